@@ -66,7 +66,7 @@ class Diverged(Exception):
 
 
 class ProcessLost(Exception):
-    """Raised if a worker process died."""
+    """Raised when a worker process dies."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:

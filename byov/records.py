@@ -11,7 +11,7 @@ UNLABELED = -1  # phase index of unlabeled frames
 # Dataclasses read from files require exact types and finite numbers, and ignore fields added by later versions.
 READ_FROM_FILE = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
-_WRAPPING = re.compile(r"^\w+ should | after validation|, unable to parse .*")  # "Input should be ...", for example
+_WRAPPING = re.compile(r"^\w+ should | after validation|, unable to parse .*")  # boilerplate in pydantic messages
 _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below", "multiple_of": "a multiple of"}
 
 

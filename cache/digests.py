@@ -69,7 +69,7 @@ def fingerprint(path: Path) -> str:
 
 
 def segment_digest(digest: str, fragment: str) -> str:
-    """Derive the digest of a segment such as "#t=2.5,7" from the digest of its file; "" is the whole file."""
+    """Derive the digest of a segment such as "#t=2.5,7" from the digest of its file; "" means the whole file."""
     return hashlib.sha256(f"{digest}{fragment}".encode()).hexdigest()[: len(digest)] if fragment else digest
 
 
@@ -136,7 +136,7 @@ class WeightsFile:
     sha256: str
     sealed: bool  # False for a file that byov did not write
     identity: str | None  # identity of the run that wrote the file
-    metadata: dict[str, Any]  # run identity, method, seed and step; {} if not sealed
+    metadata: dict[str, Any]  # run identity, method, seed and step; empty if not sealed
 
     @property
     def origin(self) -> str:
@@ -149,7 +149,7 @@ class WeightsFile:
 def check_weights(path: Path) -> WeightsFile:
     """Verify the digest of a safetensors file without loading its tensors."""
     try:
-        if path.exists() and not path.is_file():  # such as /dev/zero, which has no end
+        if path.exists() and not path.is_file():  # a device such as /dev/zero, which has no end
             raise ValueError("not a regular file")
         content = path.read_bytes()
         is_sealed = check_seal(content)

@@ -95,12 +95,12 @@ def video_header(folder: Path, view: str, video: str) -> Header:
 
 
 def video_digest(folder: Path, view: str, video: str, column: str) -> str:
-    """Return the digest of a column in a video's feature file; raise CacheError if the file is of another video."""
+    """Return the digest of a column in a video's feature file; raise CacheError if it belongs to another video."""
     return hdf5.read_digest(video_path(folder, view, video), column, view=view, video=video)
 
 
 def identity_difference(found: Mapping[str, str], expected: Mapping[str, str]) -> str:
-    """Describe the first difference between two identities, as in "revision 'a', expected 'b'"; "" if equal."""
+    """Describe the first difference between two identities, like "revision 'a', expected 'b'"; "" if they are equal."""
     different = (what for what in expected if found[what] != expected[what])
     return next((f"{what} {found[what]!r}, expected {expected[what]!r}" for what in different), "")
 

@@ -52,7 +52,7 @@ class RowWriter:
                 self._reserve(METADATA_BYTES)
                 # PartialFile holds its own lock, which conflicts with HDF5's on some file systems.
                 self._file = h5py.File(self._partial.path, "w", locking=False, rdcc_nbytes=0)
-                self._reserve(0)  # opening the file truncated it
+                self._reserve(0)  # reserve the space again, since opening the file truncated it
             except BaseException:
                 self._partial.discard()
                 raise
@@ -185,7 +185,7 @@ def read_columns(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
 
 
 def read_array(path: Path, name: str, *, remedy: str = EXTRACT_AGAIN, sha256: str | None = None) -> NDArray[Any]:
-    """Read a column and verify its digest; raise StaleError if the digest is not `sha256` (replaced file)."""
+    """Read a column and verify its digest; raise StaleError if it is not `sha256` because the file was replaced."""
     with open_file(path, remedy) as file:
         digest = _column_digest(file, path, name)
         if sha256 not in (None, digest):

@@ -120,7 +120,7 @@ def load_index(folder: Path) -> FileIndex:
 
 
 def read_sources(folder: Path) -> dict[str, Path]:
-    """Return a dict that maps video ids to the paths they were extracted from; {} if there is no index."""
+    """Return a dict that maps video ids to the paths they were extracted from; empty if there is no index."""
     start = Path(os.path.realpath(folder))
     return {video: Path(os.path.normpath(start / path)) for video, path in _read_index(folder).sources.items()}
 

@@ -57,7 +57,7 @@ class RunRecord(Record, extra="ignore"):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Training settings; {} if the record has none."""
+        """Training settings; empty if the record has none."""
         return self.training.get("settings") or {}
 
     @property
@@ -108,7 +108,7 @@ def readable_runs(runs_dir: Path) -> Iterator[RunRecord]:
 
 
 def choose_runs(runs_dir: Path, names: Sequence[str], dataset: str | None = None) -> list[RunRecord]:
-    """Return the named runs, or the newest run of the dataset if no name is given ([] if there is none)."""
+    """Return the named runs, or the newest run of the dataset if no name is given; empty if there is none."""
     if names:
         runs = [read_run(runs_dir, name) for name in dict.fromkeys(names)]
         if len({run.dataset for run in runs} | ({dataset} if dataset else set())) > 1:

@@ -263,7 +263,7 @@ def parse_numbers(option: str, text: str) -> tuple[float, ...]:
 
 
 def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path], *, overwrite: bool, option: str = "-o") -> None:
-    """Raise UsageError, naming `option`, if an output cannot be written or is an input; remove partial files."""
+    """Raise UsageError naming `option` if an output cannot be written or is an input; remove leftover partial files."""
     for path in outputs:
         if path.is_dir():
             raise UsageError(f"{path} is a folder. Choose another output with {option}.")

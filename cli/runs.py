@@ -168,7 +168,7 @@ def _facts(run: RunRecord) -> dict[str, Any]:
         "train and val features": run.features_sha256[:12],
         "train and val labels": run.labels_sha256[:12],
         "epochs done": progress.epoch,
-        "selected by": "last" if run.settings.get("select") == "last" else progress.metric,  # tau without val labels
+        "selected by": "last" if run.settings.get("select") == "last" else progress.metric,  # tau if val is unlabeled
         **{f"val {name}": value for name, value in (validation if isinstance(validation, dict) else {}).items()},
         **run.settings,
     }

@@ -21,7 +21,7 @@ from byov.text import pluralize
 
 LOGGER = logging.getLogger(__name__)
 CHUNKS_PER_WORKER = 8  # small chunks let all workers finish at about the same time
-MAX_VIDEOS = 16  # maximum per chunk, since a chunk is retried if its worker dies
+MAX_VIDEOS = 16  # maximum number per chunk, since a chunk is retried if its worker dies
 
 
 def extract_on_cluster(

@@ -32,7 +32,7 @@ SMALL = "small"  # grid name for `--small`, which makes all tables feasible on a
 _SHORT = {"latent": 64, "epochs": 40, "batch_size": 4, "lr": 3e-4}
 SMALL_SETTINGS: dict[str, dict[str, Any]] = {
     "byov": _SHORT | {"depth": 2, "decoder_depth": 1, "heads": 4},
-    "carl": _SHORT | {"epochs": 20},  # fewer, since CARL's clips are more than twice as long
+    "carl": _SHORT | {"epochs": 20},  # fewer epochs, since CARL's clips are more than twice as long
 }
 
 

@@ -43,8 +43,8 @@ _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]+):(\d{1,5})")
 class ClusterOptions:
     """Address of a Ray cluster, and the workers to start on it."""
 
-    address: str = LOCAL  # "local" starts a cluster, "auto" uses the one running on this machine; or HOST:PORT
-    workers: int | None = None  # None: as many as fit
+    address: str = LOCAL  # HOST:PORT, "local" to start a cluster, or "auto" for the one running on this machine
+    workers: int | None = None  # number of workers; None for as many as fit
     cpus_per_worker: int = 1
     gpus_per_worker: float = 0.0
 
@@ -137,7 +137,7 @@ def run_on_all(
     deadline = time.monotonic() + timeout_seconds
     while (late := wait(futures, timeout=STEP_SECONDS).not_done) and time.monotonic() < deadline:
         raise_if_stopped(stop)
-    for future in late:  # another job uses the CPUs
+    for future in late:  # another job probably uses their CPUs
         futures.pop(future).close()
     try:
         return {worker: worker.result(future) for future, worker in futures.items()}

@@ -13,7 +13,7 @@ from byov.evaluate.evaluation import RowsOrError, Scope, evaluate_or_skip
 from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable
 
 MIN_FRAMES = 10_000  # with fewer frames, starting the processes takes longer than scoring
-BYTES_PER_FRAME = 32 << 10  # double-precision copies of 1,024 dimensions, and classifier caches
+BYTES_PER_FRAME = 32 << 10  # memory for double-precision copies of 1,024 dimensions, and classifier caches
 
 
 @dataclass(frozen=True)

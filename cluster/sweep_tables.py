@@ -12,7 +12,7 @@ from byov.evaluate.evaluation import KIND_ORDER, Results, count_videos
 from byov.evaluate.frames import Score
 from byov.evaluate.table import COUNTED_PROTOCOLS, Column, Row, Table, columns_ahead, mean_row
 
-LISTED_TITLES = 3  # if more methods share an Untrained row, its name lists only the first
+LISTED_TITLES = 3  # if more methods share an Untrained row, its name contains only the first title and a count
 AHEAD_OF = {"frozen": "frozen", "standardized": "standardized", "time": "Time only", "untrained": "Untrained"}
 AHEAD = (
     "columns ahead: number of F1 and mAP columns, standard and trimmed, in which a row is higher than the best frozen "

@@ -23,7 +23,7 @@ from byov.errors import DatasetError, VideoError
 LOGGER = logging.getLogger(__name__)
 VERSIONS = ("v2.0", "v2.1", "v3.0")
 SPLIT_SEED = 0
-BLACK = 24  # a video counts as black if no pixel is brighter, since compression adds noise
+BLACK = 24  # a video counts as black if no pixel is brighter than this; above 0, since compression adds noise
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ def _usable_videos(root: Path, episodes: Sequence[Episode]) -> set[tuple[str, st
 
 
 def _problem(path: Path, segment: FileSegment) -> str:
-    """Return "missing", "black" or "". Extraction reports videos that cannot be decoded."""
+    """Return "missing", "black", or "" if neither. Decoding errors are ignored here; extraction reports them."""
     if not path.is_file():
         return "missing"
     with suppress(VideoError):

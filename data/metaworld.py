@@ -36,7 +36,7 @@ DEMO = {"task": "door-open", "videos_per_view": {"train": 20, "val": 4, "test": 
 PAIRS = 4  # number of train episodes that are filmed in both views
 FPS = 15
 
-_GOAL_MARKERS = {"pick-place": "goal", "coffee-pull": "mug_goal"}  # shown because nothing else marks the goal
+_GOAL_MARKERS = {"pick-place": "goal", "coffee-pull": "mug_goal"}  # sites to show, as nothing else marks the goal
 _CORNERS = ("corner", "corner2", "corner3", "corner4")
 _FRAMES = (60, 140)  # minimum and maximum length of a video
 _SHORTEST_PHASE = 3  # in frames

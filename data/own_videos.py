@@ -56,7 +56,7 @@ class _Events(NamedTuple):
 
 class _Row(NamedTuple):
     path: Path  # as written in the CSV
-    video: Video  # with id "" if the row has none
+    video: Video  # its id is "" if the row has none
     event_names: tuple[str, ...]
     phases: tuple[str, ...]
 

@@ -43,7 +43,7 @@ _FORMATS_WITHOUT_PTS = {"avi", "mpegvideo"}
 _FORMATS_WITH_DURATION = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "avi", "flv", "asf", "mxf", "ivf"}
 # Formats with a keyframe index and exact display times.
 _SEEKABLE_FORMATS = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"}
-_SEEK_MARGIN_SECONDS = 1.0  # frames displayed just before a keyframe may reference earlier frames
+_SEEK_MARGIN_SECONDS = 1.0  # start this long before a segment: frames shown before a keyframe may need earlier ones
 _TOLERANCE_SECONDS = 0.001  # Matroska rounds times to milliseconds
 _MAX_PIXEL_ASPECT = 10  # broadcast formats are between 0.7 and 2; values far outside come from broken headers
 
@@ -117,7 +117,7 @@ class FrameReader:
                     f"{self._source}: frames of {stream.width} x {stream.height} pixels exceed the limit of "
                     f"{self._policy.max_pixels:,}. Downscale the video or raise --max-pixels."
                 )
-            stream.codec_context.options = {"max_pixels": str(self._policy.max_pixels)}  # enforced if the size changes
+            stream.codec_context.options = {"max_pixels": str(self._policy.max_pixels)}  # applies to size changes, too
             stream.codec_context.thread_count = self._threads
             stream.codec_context.thread_type = "AUTO"
             self.fps = _frame_rate(stream)
@@ -321,7 +321,7 @@ def _outside(segment: FileSegment, frames: int, last_seconds: float, fps: float)
 
 
 def _seek(container: av.container.InputContainer, stream: av.VideoStream, seconds: float) -> float | None:
-    """Seek to a keyframe at most `seconds` after the first frame; return the first frame's time, or None."""
+    """Seek to a keyframe within `seconds` of the first frame; return the first frame's time, or None on failure."""
     try:
         first_time = next(container.decode(stream)).time
         if first_time is None or stream.time_base is None:

@@ -181,7 +181,7 @@ def few_shot_f1(
 
 
 def draw_videos(is_ego: NDArray[np.bool_], fraction: float, seed: int) -> list[NDArray[np.int64]]:
-    """Draw as many disjoint subsets with about this fraction of the videos as possible, as sorted indices.
+    """Draw as many disjoint subsets as possible, each with about this fraction of the videos, as sorted indices.
 
     Each view is split separately, so a view with at least one video per subset is in every subset.
 

@@ -114,7 +114,7 @@ def _npz_videos(
 def _read_arrays(
     path: Path, expected: Mapping[str, tuple[str, int]], *, strict: bool = True
 ) -> dict[str, NDArray[Any]]:
-    """Read the expected arrays that an .npz file contains; if strict, raise EvaluationError for other arrays."""
+    """Read the expected arrays that an .npz file contains; if `strict`, raise EvaluationError if it has others."""
     try:
         with zipfile.ZipFile(path) as archive:  # np.load would also accept .npy files
             size = sum(member.file_size for member in archive.infolist())

@@ -54,13 +54,13 @@ class EmbeddingReader(ABC):
     def frames(
         self, split: str, protocol: Protocol = "standard", progress: Progress = NO_PROGRESS, *, means: bool = False
     ) -> Frames:
-        """Read all frames of a split or, to save memory, only the mean embedding of each video."""
+        """Read all frames of a split or, if `means` is True, only the mean embedding of each video to save memory."""
         return self.frames_of(segments(self.manifest, split, protocol), split, progress, means=means)
 
     def frames_of(
         self, wanted: Sequence[Segment], split: str, progress: Progress = NO_PROGRESS, *, means: bool = False
     ) -> Frames:
-        """Read all frames of the given segments, or only the mean embedding of each."""
+        """Read all frames of the given segments or, if `means` is True, only the mean embedding of each."""
         self.require_files(wanted, split)
         labels = None if means else _labels(wanted, self.manifest)
         embeddings: list[NDArray[np.float32]] = []

@@ -157,7 +157,7 @@ def evaluate(reader: EmbeddingReader, scope: Scope, progress: Progress = NO_PROG
     if not tasks:
         raise EvaluationError(f"{', '.join(scope.tasks)}: not defined for standardized features, whose mean is zero")
     options = options_for(manifest.dataset, scope.options)
-    means = all(task.needs_actions for task in tasks)  # all frames may not fit into memory
+    means = all(task.needs_actions for task in tasks)  # if so, read only means: all frames may not fit into memory
     needs_training = any(task.needs_training for task in tasks)
     train = reader.frames("train", progress=progress, means=means) if needs_training else None
     rows = {}
@@ -304,7 +304,7 @@ def frozen_columns(features_dir: Path, dataset: str, run_columns: Sequence[str])
         except CacheError as error:
             LOGGER.info(f"{folder.name}: skipped ({error})")
             continue
-        plain = "cls" if "cls" in columns else "merged/1.0"  # mean of all tokens
+        plain = "cls" if "cls" in columns else "merged/1.0"  # merged/1.0 is the mean of all tokens
         found += [(folder.name, column) for column in dict.fromkeys((plain, *run_columns)) if column in columns]
     return sorted(found, key=lambda one: not one[0].startswith("random--"))
 
@@ -332,7 +332,7 @@ def scope_of_all(manifest: Manifest, split: ScoredSplit, options: EvaluationOpti
 
 
 def scope_of_runs(scope: Scope, readers: Sequence[EmbeddingReader], *, explicit: bool) -> Scope:
-    """Drop protocols without current embeddings of a run; raise for "standard", or if `explicit` is True."""
+    """Drop protocols for which a run lacks current embeddings; raise for "standard" or if `explicit` is True."""
     for reader in readers:
         if not isinstance(reader, RunEmbeddings) or reader.untrained:
             continue

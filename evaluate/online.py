@@ -1,7 +1,8 @@
 """Progress of an ongoing action: reference values, and predictions from the nearest training frames.
 
-Reference progress runs from 0 at the first frame of a video to 1 at the last. Phases start at their mean normalized
-time in the training videos, with linear interpolation in between. Without labels, progress is normalized time.
+Reference progress runs from 0 at the first frame of a video to 1 at the last. Progress at the start of a phase is the
+mean normalized time at which that phase starts in the training videos, and is linearly interpolated in between. Without
+labels, progress is normalized time.
 
 Shapes: P phases, T frames of a video, F training frames, Q queries, D dimensions.
 """
@@ -27,8 +28,7 @@ def phase_starts(labels: Sequence[int]) -> dict[int, int]:
 def mean_phase_starts(videos: Iterable[Sequence[int]]) -> dict[int, float]:
     """Map each phase to its mean start as a fraction of the video, made non-decreasing over phases.
 
-    Args:
-        videos: (T,) labels of each training video.
+    `videos` contains the (T,) labels of each training video.
 
     >>> mean_phase_starts([[0, 0, 1], [0, 1, 1]])
     {0: 0.0, 1: 0.75}

@@ -6,8 +6,8 @@ from numpy.typing import NDArray
 from byov.evaluate.frames import Frames, Missing, missing_view
 from byov.records import UNLABELED
 
-TIME_COLUMN_PER_FRAME = 0.001  # published code
-TIME_COLUMN_DATASETS = ("pour_liquid",)  # published code
+TIME_COLUMN_PER_FRAME = 0.001  # increment of the time column, as in the published code
+TIME_COLUMN_DATASETS = ("pour_liquid",)  # datasets for which the published code adds a time column
 
 
 def phase_progression(train: Frames, test: Frames, *, time_column: bool = False) -> float | Missing:

@@ -29,7 +29,7 @@ Weights = NDArray[np.float64]  # (N, V) how often each bootstrap sample contains
 Estimates = dict[str, NDArray[np.float64]]  # score name → (N,) values, one per bootstrap sample; NaN if undefined
 SETTING_NAMES = {"regular": "Regular", "ego2exo": "Ego2Exo", "exo2ego": "Exo2Ego"}
 PROGRESS_PERCENTS = (30, 50, 70, 90)  # points in a video at which the progress error is also scored
-MAIN_K = 10  # paper, Table 1
+MAIN_K = 10  # K in the paper's Table 1
 TIME_COLUMN = "progression: with AE2's time column, the frame index / 1000 as an additional input to the regressor"
 FEW_SHOT = "few-shot: mean ± sample standard deviation over disjoint draws of the training videos"
 
@@ -38,10 +38,10 @@ FEW_SHOT = "few-shot: mean ± sample standard deviation over disjoint draws of t
 class EvaluationOptions:
     """Options for the evaluation tasks."""
 
-    ks: tuple[int, ...] = (5, 10, 15)  # values of K in map@K; paper
-    tau_stride: int = 5  # Kendall's tau uses every n-th frame; published code
-    fractions: tuple[float, ...] = (0.1, 0.5, 1.0)  # fractions of the training videos for few-shot; paper, appendix
-    time_column: bool = False  # append the frame index for progression; published code: only for Pour Liquid
+    ks: tuple[int, ...] = (5, 10, 15)  # values of K in map@K, as in the paper
+    tau_stride: int = 5  # Kendall's tau uses every n-th frame; 5 in the published code
+    fractions: tuple[float, ...] = (0.1, 0.5, 1.0)  # few-shot fractions of training videos, from the paper's appendix
+    time_column: bool = False  # append the frame index for progression, which AE2 does only for Pour Liquid
     training_progression: bool = False  # also score progression on the training videos
     seed: int = 0  # random seed for few-shot draws and bootstrap samples
     bootstrap: int = 0  # number of bootstrap samples for 95% confidence intervals; 0 for none
@@ -57,7 +57,7 @@ class Task(ABC):
     needs_all_frames = False  # also uses the unlabeled frames in labeled videos
     needs_actions = False  # needs video-level action labels
     needs_training = False  # fits a model on the training frames
-    in_all = True  # part of --task all
+    in_all = True  # whether --task all includes the task
     protocols: tuple[Protocol, ...] = ("standard", "trimmed")  # supported protocols, the default first
 
     @abstractmethod

@@ -53,7 +53,7 @@ def draw(frame: np.ndarray, progress: float, phase: str | None) -> Image.Image:
 
 @contextmanager
 def video_file(path: Path) -> Iterator[Callable[[Image.Image, float], None]]:
-    """Open an .mp4 file, and yield a function that appends an image to be shown at a time in seconds."""
+    """Open an .mp4 file and yield a function that appends an image with its presentation time in seconds."""
     with av.open(str(path), "w") as container:
         stream = container.add_stream("libx264", rate=30, options={"preset": "veryfast"})
         stream.pix_fmt, stream.codec_context.time_base = "yuv420p", TICK

@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 SIZE = 224
-# (x - 127) / 128 for gray levels x in 0..255; Preprocessing normalizes values in 0..1
+# Equivalent to (x - 127) / 128 for gray levels x in 0..255, since Preprocessing normalizes values in 0..1.
 MEAN, STD = (127 / 255,) * 3, (128 / 255,) * 3
 NORM_EPSILON = 1e-3
 STEM_WIDTH = 32
-# expansion, kernel, stride, width, repeats; the last two stages (192 and 320 wide) and the head are not needed
+# Per stage: expansion, kernel, stride, width, repeats. The last two (192 and 320 wide) and the head are not needed.
 STAGES = ((1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 5, 2, 40, 2), (6, 3, 2, 80, 3), (6, 5, 1, 112, 3))
 WIDTH = 6 * 112
 # Names of the convolutions and of the normalization layers after them in the weight file.

@@ -52,7 +52,7 @@ MIN_PICTURE_BYTES = 2500  # about 180 x 135 pixels as JPEG
 OTHER_BYTES = 1_200_000  # page size without pictures and embeddings
 BASE64_OVERHEAD = 4 / 3
 TSNE_POINTS, MIN_TSNE_POINTS = 600, 5
-QUERIES, RETRIEVED = 3, 5  # queries per direction, frames per query
+QUERIES, RETRIEVED = 3, 5  # queries per direction, retrieved frames per query
 TOKEN_RATIOS, TOKEN_FRAMES = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0), 5
 WORST_VIDEOS, WORST_FRAMES = 3, 5
 PROGRESS_FRAMES, PROGRESS_PICTURE_PX, PRELOADED_BYTES = 8, 160 * 120, 1 << 30
@@ -129,7 +129,7 @@ def collect(
     """Collect the parts of a report. Parts that cannot be shown are `Unavailable`.
 
     The tables include all compared runs, the figures only the first. Video files are searched for in `videos`, then at
-    their paths during extraction. `seed` is the random seed for t-SNE, and `max_mb` limits the size of the page.
+    the paths they had during extraction. `seed` is the random seed for t-SNE; `max_mb` limits the size of the page.
     """
     with progress.bar("report", unit="step", total=4, brief=True) as steps:
         data = read_split(runs_dir, features_dir, run.name, split)

@@ -36,13 +36,13 @@ class Unavailable:
         return False
 
 
-Pictures = tuple[bytes, ...]  # JPEG
+Pictures = tuple[bytes, ...]  # encoded as JPEG
 Strip = tuple["FrameRef", ...]  # a query and its nearest frames in videos of the other view, nearest first
 
 
 @dataclass(frozen=True)
 class ShownVideo:
-    name: str  # "ego/004"
+    name: str  # such as "ego/004"
     view: str
     frames: int
     pts_seconds: NDArray[np.float64]  # (frames,)
@@ -82,7 +82,7 @@ class Curve(NamedTuple):
 @dataclass(frozen=True)
 class Curves:
     losses: tuple[Curve, ...]
-    validation: tuple[Curve, ...]  # () without a val split
+    validation: tuple[Curve, ...]  # empty if there is no val split
     kept_epoch: int | None  # epoch of the saved model, if validation selected it
 
 
@@ -149,7 +149,7 @@ class Content:
     dataset: str
     facts: tuple[tuple[str, str], ...]  # shown below the title
     split: str
-    phases: tuple[str, ...]  # () without labels
+    phases: tuple[str, ...]  # empty if there are no labels
     videos: tuple[ShownVideo, ...]
     verdict: str  # one sentence; "" if there is nothing to compare
     tables: tuple[Table, ...] | Unavailable
@@ -159,7 +159,7 @@ class Content:
     strips: tuple[Strip, ...] | Unavailable  # examples of cross-view retrieval
     tokens: tuple[TokenSelection, ...] | Unavailable
     failures: Failures | Unavailable
-    progress: tuple[ProgressLabels, ...] | Unavailable  # () for methods without progress labels
+    progress: tuple[ProgressLabels, ...] | Unavailable  # empty for methods without progress labels
     vectors: tuple[RunVectors, ...] | Unavailable  # this run, and the first compared run
     manifest_rows: tuple[dict[str, str], ...]  # all videos in the dataset, for byov-extract --manifest
     provenance: tuple[tuple[str, str], ...]

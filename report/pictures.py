@@ -45,7 +45,7 @@ class SourceVideos:
         problem = "was not found. Pass its folder with --videos."
         recorded = [self._recorded[video_id]] if video_id in self._recorded else []
         for path in self._by_name.get(name, []) + recorded:
-            with suppress(OSError):  # not readable, or not a valid name on this system
+            with suppress(OSError):  # the file is unreadable, or its name is invalid on this system
                 same_size = path.stat().st_size == provenance.source_bytes
                 found = segment_digest(fingerprint(path), segment.fragment)
                 if same_size and found == provenance.source_fingerprint:

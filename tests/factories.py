@@ -186,7 +186,7 @@ def write_cache(
 
     Args:
         videos: Dict mapping (split, view, id) to the number of frames.
-        phases: Phase names; () for a dataset without labels.
+        phases: Phase names; empty for a dataset without labels.
         pairs: Dict mapping (view, id) to the name of a pair.
         provenance: Changes to the provenance of every file.
     """

@@ -186,7 +186,7 @@ class Positions(nn.Module):
         self.register_buffer("table", sincos(torch.arange(frames), width), persistent=False)
 
     def forward(self, index: Tensor, length: Tensor) -> Tensor:
-        """Encode frame indices (B, T) in clips of (B,) frames as (B, T, width), or (1, T, width) if all are equal."""
+        """Encode frame indices (B, T) in clips of lengths (B,) as (B, T, width), or (1, T, width) if all are equal."""
         sampled = index.shape[-1]
         if self.mode == "index":
             return sincos(index, self.width)

@@ -78,7 +78,7 @@ def train_run(
         features_dir: Folder of the feature cache. Default: BYOV_FEATURES, else features/.
         runs_dir: Folder that contains the runs. Default: BYOV_RUNS, else runs/.
         progress: Receives progress updates for training and embedding.
-        stop: Called after every step and before embedding a video; return true to stop the run, to be resumed later.
+        stop: Called after every step and before embedding a video; returns true to stop the run, which can be resumed.
         processes: Processes that train the run together; each of them calls this function.
         **settings: Method settings.
 
@@ -230,7 +230,7 @@ def _resume(trainer: Trainer, record: runs.RunRecord, *, validated: bool) -> Non
     epochs, settings = record.settings["epochs"], trainer.method.settings
     is_trained = any(line["epoch"] == epochs for line in trainer.state.records)
     if settings.epochs > epochs and is_trained and validated and epochs % settings.validate_every:
-        raise TrainError(  # this validation may have selected a model that a longer run would not
+        raise TrainError(  # this validation may have selected a model that a longer run would not select
             f"The run cannot be extended: it was validated after epoch {epochs}, which is not a multiple of "
             f"--validate-every {settings.validate_every}. Start another run."
         )

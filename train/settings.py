@@ -112,7 +112,7 @@ class OptimizerSettings(Record):
 
 
 class ValidationSettings(Record):
-    validate_every: int = Field(10, ge=1, description="Number of epochs between validations.")  # published code
+    validate_every: int = Field(10, ge=1, description="Number of epochs between validations.")  # as published
     select: Select = "retrieval"  # our choice; the published code keeps every checkpoint
 
 
@@ -169,9 +169,9 @@ class EncoderSettings(Record):
 
     latent: Size = Field(256, multiple_of=2, description="Width of the latents (even).")  # paper, sec. 4.2
     depth: Depth = 12  # paper, sec. 4.2
-    heads: Heads = 16  # published code; the paper does not state it
-    position: Position = "interpolated"  # published code; the paper describes only the decoder's positions
-    position_in: PositionIn = "features"  # published code
+    heads: Heads = 16  # as in the published code; the paper does not state it
+    position: Position = "interpolated"  # as in the published code; the paper describes only the decoder's positions
+    position_in: PositionIn = "features"  # as in the published code
     norm: Norm = "after"  # as in MAE; the published code normalizes before the blocks
     # neither the paper nor the published code restricts attention
     attention_window: Size | None = Field(None, description="Maximum attention distance of the encoder, in frames.")
@@ -273,7 +273,7 @@ def read_settings(config: Path, raw: Any) -> TrainSettings:
 
 
 def differences(ours: TrainSettings, theirs: TrainSettings, names: Iterable[str] | None = None) -> list[str]:
-    """List differing settings as "NAME THEIRS, not OURS"; by default, all except those derived from `steps`."""
+    """List differing settings as "NAME THEIRS, not OURS"; by default, skip those derived from `steps`."""
     if names is None:
         decided = {"epochs", "warmup"} if theirs.steps is not None and ours.steps == theirs.steps else set()
         names = (name for name in type(theirs).model_fields if name not in decided)

@@ -28,7 +28,7 @@ from byov.train.trackers import Tracker
 
 LOGGER = logging.getLogger(__name__)
 OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
-READ_LOSSES_EVERY = 10  # steps; reading a loss synchronizes with the device
+READ_LOSSES_EVERY = 10  # in steps; each read waits for the device
 TIMED_STEPS, SHORTEST_ESTIMATE_SECONDS = 10, 60.0  # number of steps to time; minimum remaining time to log
 STEP_STREAM = 0x6D61736B  # separates the random numbers in steps from other uses of the seed
 

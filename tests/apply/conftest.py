@@ -35,7 +35,7 @@ def write_video(
 
 
 def edit_config(run: Path, *, settings: Mapping[str, Any] = {}, **training: Any) -> None:
-    """Change settings and entries of the training record in a run's config.json, without its digest."""
+    """Change settings and entries of the training record in a run's config.json, and remove its digest."""
     config = json.loads((run / "config.json").read_text())
     config.pop(SEAL_NAME, None)
     config["training"] |= training

@@ -18,7 +18,7 @@ from byov.errors import CacheError
 
 @pytest.fixture
 def write_run(tmp_path):
-    """Return a function that writes a run without models; changes to None remove keys from its training record."""
+    """Return a function that writes a run without models; a value of None removes the key from the training record."""
 
     def write(name="first", *, age_seconds=0, **changes):
         config = {"width": 768, "settings": {"latent": 256}, "training": make_training(**changes)}

@@ -59,7 +59,7 @@ def flip_bits(place: str, path: Path, read: Reader, count: int, positions: Seque
     """Flip a random bit of an intact file and read the file, `count` times.
 
     Args:
-        positions: Byte positions to choose from; () for all.
+        positions: Byte positions to choose from; empty to choose from all.
     """
     tally, chance = Tally(place), random.Random(place)
     intact, before = path.read_bytes(), read(path)

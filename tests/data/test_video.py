@@ -49,7 +49,7 @@ def error_of(path, **settings):
 
 
 def erase_packet(path, index, keep):
-    """Overwrite a packet with zeros, except for the first `keep` (a fraction) of its bytes."""
+    """Overwrite a packet with zeros, leaving the leading fraction `keep` of its bytes intact."""
     with av.open(str(path)) as container:
         packet = [packet for packet in container.demux(video=0) if packet.size][index]
         start, end = packet.pos + int(keep * packet.size), packet.pos + packet.size

@@ -23,7 +23,7 @@ TRAIN = ("train_embeddings", "train_labels", "train_lengths", "train_is_ego")
 
 @pytest.fixture
 def write(tmp_path):
-    """Write an .npz file with several videos; pass None to leave out an array."""
+    """Return a function that writes an .npz file with several videos; arrays given as None are left out."""
 
     def save(**changes):
         arrays = {
@@ -153,7 +153,7 @@ def embedded(write_run, runs_dir):
 
 @pytest.fixture
 def as_npz(embedded, tmp_path):
-    """Convert the embeddings to .npz files in one folder; pass None to leave out an array."""
+    """Return a function that converts the embeddings to .npz files in one folder; arrays given as None are left out."""
 
     def write(*, with_view=True, pattern="*", **changes):
         folder = tmp_path / "npz"

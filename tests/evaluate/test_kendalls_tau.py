@@ -35,7 +35,7 @@ def test_tau_matches_the_naive_version(naive, test, stride):
     for view in ("ego", "exo"):
         expected = naive.kendalls_tau(test.of_view(view == "ego"), stride=stride)
         assert taus[f"{view}-{view}"] == pytest.approx(expected, abs=1e-12)
-    # 6 + 6 pairs within a view, 9 + 9 across.
+    # There are 6 + 6 ordered pairs within a view and 9 + 9 across views.
     parts = 6 * taus["ego-ego"] + 6 * taus["exo-exo"] + 9 * taus["ego-exo"] + 9 * taus["exo-ego"]
     assert taus["all"] == pytest.approx(parts / 30)
 

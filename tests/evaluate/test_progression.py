@@ -72,7 +72,7 @@ def test_unlabeled_frames_are_part_of_the_time(train, test):
 
 @pytest.mark.parametrize("video", [0, 5])
 def test_a_phase_followed_by_unlabeled_frames_is_left_out_of_that_video(train, test, video):
-    """Check that the score is the same as if only this video had the phase."""
+    """Check that the score is the same as if this video had another phase instead, which is in only one split."""
     for frames in (train, test):
         last = frames.starts[video] + frames.lengths[video]
         frames.labels[last - 2 : last] = UNLABELED

@@ -83,7 +83,7 @@ def test_order_of_videos_does_not_matter(metric, train, test):
     assert metric(*shuffled) == pytest.approx(metric(train, test), abs=1e-9)
 
 
-@pytest.mark.parametrize("metric", [metric for metric in METRICS if metric is not actions])  # its probe scales axes
+@pytest.mark.parametrize("metric", [metric for metric in METRICS if metric is not actions])  # `actions` scales axes
 def test_rotation_does_not_matter(metric, train, test):
     rotation, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((8, 8)))
     rotated = [transform(frames, lambda embeddings: embeddings @ rotation) for frames in (train, test)]

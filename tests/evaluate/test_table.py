@@ -134,7 +134,7 @@ def test_the_verdict_counts_trained_rows_over_protocols():
     untrained = replace(mean_row([first, second], "Untrained"), origin={"runs": [{"run": "first", "untrained": True}]})
     standard = [frozen, clock, untrained, first, second]
     rows = {"standard": standard, "trimmed": [*standard[:3], replace(second, name="first"), second]}
-    rows["online"] = standard  # not counted
+    rows["online"] = standard  # columns of the online protocol are not counted
     start = "first is ahead of Time only in 6 of 12 columns of F1 and mAP"
     assert verdict(rows) == f"{start}, second in 0."
     assert verdict(rows, "first") == f"{start}."

@@ -26,7 +26,7 @@ from byov.report.page.render import render_page
 
 DATASET, RUN = "tea", "first"
 ODD_NAME = "cup & 'saucer' [1]"
-# (id, view, split, frames)
+# (id, view, split, number of frames) of each video
 VIDEOS = (
     *(("train_ego_0", "ego", "train", 20), ("train_ego_1", "ego", "train", 23)),
     *(("train_exo_0", "exo", "train", 21), ("train_exo_1", "exo", "train", 19)),

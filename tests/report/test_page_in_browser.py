@@ -421,5 +421,5 @@ def test_partly_labeled_videos(open_page, content):
     tab = open_page(replace(content, videos=videos, manifest_rows=rows + content.manifest_rows[3:]))
     tab.reload("#video=ego/000&frame=0&with=ego/001")
     assert [tab.text(f"#{side}-verdict") for side in ("run-0", "clock")] == ["", ""]
-    assert tab.each("#matrix-0 .boundary", "each.hasAttribute('x1')") == [True, True]  # vertical: other video
+    assert tab.each("#matrix-0 .boundary", "each.hasAttribute('x1')") == [True, True]  # boundaries of the other video
     assert tab.hidden("#mark-warning")

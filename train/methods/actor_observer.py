@@ -19,9 +19,9 @@ from byov.train.networks import full_precision
 from byov.train.sampling import Batch, Draw, Sampler, draw_rows, pick_synchronized, same_time_frames
 from byov.train.settings import Fraction
 
-EVERY = 4  # stride of the exo frames; published code
-SMALL = 1e-5  # added to denominators; published code
-LOSS_DECAY = 0.9  # decay of the running mean of the losses; published code
+EVERY = 4  # stride of the exo frames in the published code
+SMALL = 1e-5  # added to denominators, as in the published code
+LOSS_DECAY = 0.9  # decay of the running mean of the losses, as in the published code
 
 
 class ActorObserverSettings(BackboneMethodSettings):
@@ -148,7 +148,7 @@ class RunningMeans(nn.Module):
     losses: Tensor  # (1,) running sum S
     weights: Tensor  # (1,) running sum W; 0 before the first update
 
-    def __init__(self, videos: int, decay: float = 0.95) -> None:  # published code
+    def __init__(self, videos: int, decay: float = 0.95) -> None:  # decay from the published code
         super().__init__()
         self.decay = decay
         self.register_buffer("scores", torch.full((3, videos), -torch.inf), persistent=False)

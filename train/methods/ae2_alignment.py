@@ -15,7 +15,7 @@ from byov.train.sampling import Batch
 from byov.train.settings import LearningRate, NonNegative, Positive, Size, Temperature
 from byov.train.soft_dtw import final_costs, matching_costs, soft_dtw_tables
 
-SCALE = 0.01  # scale of all alignment costs; published code
+SCALE = 0.01  # scale of all alignment costs, as in the published code
 
 
 class Ae2AlignmentSettings(PairSettings):

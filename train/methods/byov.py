@@ -36,12 +36,12 @@ class ByovSettings(EncoderSettings, TrainSettings):
     self_view: bool = Field(True, description="Masked self-view modeling.")  # paper, sec. 3.3
     cross_view: bool = Field(True, description="Masked cross-view modeling.")  # paper, sec. 3.4
     causal: bool = Field(True, description="Causal attention in the self-view decoder.")  # paper, sec. 3.3
-    # paper, sec. 4.2
+    # defaults of both masking ratios: paper, sec. 4.2
     mask_self: Fraction = Field(0.4, description="Fraction of frames masked in self-view modeling.")
     mask_cross: Fraction = Field(0.8, description="Fraction of frames masked in cross-view modeling.")
     masked_only: bool = False  # paper, eq. 4 and 8: the loss covers all frames
     pairs: Pairs = "views"  # paper, sec. 3: an ego and an exo video
-    # our additions, not in the paper
+    # `cycle` and `order_prior` are our additions and not in the paper
     cycle: NonNegative = Field(0.0, description="Weight of the temporal cycle-consistency loss.")
     order_prior: Positive | None = Field(
         None, description="Standard deviation, in normalized time, of a prior that favors matches in temporal order."
@@ -59,7 +59,7 @@ class ByovSettings(EncoderSettings, TrainSettings):
         | {"epochs": 60, "batch_size": 4, "lr": 3e-4, "select": "both"},
     }
     DATASET_PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
-        "break_eggs": {"batch_size": 4},  # published code
+        "break_eggs": {"batch_size": 4},  # value in the published code
     }
     VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {
         "recipe": {recipe: recipe for recipe in RECIPES},

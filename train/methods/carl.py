@@ -16,8 +16,8 @@ from byov.train.methods.base import BackboneMethod, BackboneMethodSettings, Loss
 from byov.train.networks import at_least_float32, full_precision, initialize
 from byov.train.sampling import Batch, Draw, Sampler, draw_rows, pick_one
 
-OVERLAP = 0.2  # minimum overlap of the two crops, as a fraction; published code
-SMALL = 1e-6  # weight of padding, and constant added to probabilities; published code
+OVERLAP = 0.2  # minimum overlap of the two crops as a fraction of a clip, from the published code
+SMALL = 1e-6  # weight of padding, and constant added to probabilities, as in the published code
 
 
 class CarlSettings(BackboneMethodSettings):

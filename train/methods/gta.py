@@ -22,9 +22,9 @@ class GtaSettings(base.PairSettings):
     name = "GTA"
 
     method: Literal["gta"] = "gta"
-    # AE2's code differs from the original here
+    # False as in the original code; AE2's code corresponds to True
     unnormalized: bool = Field(False, description="Use AE2's variant: raw embeddings, loss scaled by 0.01.")
-    # published code
+    # The defaults of these two settings are from the published code.
     temperature: Temperature = 0.1
     gamma: Positive = Field(0.1, description="Smoothing parameter of soft DTW.")
 
@@ -64,8 +64,8 @@ def gta_losses(
     *,
     gamma: float = 0.1,
     temperature: float = 0.1,
-    label_smoothing: float = 0.1,  # published code
-    alignment_weight: float = 0.1,  # published code
+    label_smoothing: float = 0.1,  # value in the published code
+    alignment_weight: float = 0.1,  # value in the published code
     scale: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """Compute GTA's cycle loss and alignment loss; their sum is minimized.

@@ -27,7 +27,7 @@ class TccSettings(base.PairSettings):
     name = "TCC"
 
     method: Literal["tcc"] = "tcc"
-    # published code
+    # The defaults of these three settings are from the published code.
     tcc_loss: CycleLoss = Field("variance", description="Loss for the end points of cycles.")
     temperature: Temperature = 0.1
     variance_weight: NonNegative = Field(0.001, description="Weight of the log-variance term.")
@@ -70,7 +70,7 @@ def tcc_loss(
     loss: CycleLoss = "variance",
     temperature: float = 0.1,
     variance_weight: float = 0.001,
-    label_smoothing: float = 0.1,  # published code
+    label_smoothing: float = 0.1,  # value in the published code
 ) -> Tensor:
     """Mean loss over the cycles from each frame of `home` to `away` and back.
 
@@ -101,6 +101,6 @@ def tcc_loss(
 
 
 def _logits(rows: Tensor, columns: Tensor, temperature: float) -> Tensor:
-    """Compute logits (N, T, S) of (N, T, D) and (N, S, D), up to the constant -‖x‖² per row."""
+    """Compute (N, T, S) logits from scaled squared distances, omitting -‖row‖², which is constant in each row."""
     products = 2 * (rows @ columns.mT) - columns.square().sum(dim=-1)[:, None]
     return products / (rows.shape[-1] * temperature)

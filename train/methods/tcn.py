@@ -17,10 +17,10 @@ from byov.train.networks import at_least_float32, full_precision
 from byov.train.sampling import Batch, Draw, Sampler, draw_part, draw_rows
 from byov.train.settings import LARGEST, WHOLE_VIDEO, NonNegative
 
-WINDOW = 5  # single-view n-pairs: maximum distance of positives in frames; TCC authors' code
-SPAN = 580  # multi-view: maximum number of consecutive frames to sample from; TCN authors' code
-POSITIVE_RADIUS = 6  # single-view triplets: maximum distance of positives in frames; TCN authors' code
-NEGATIVE_RADIUS = 12  # single-view triplets: negatives are farther apart than this; TCN authors' code
+WINDOW = 5  # single-view n-pairs: maximum distance of positives in frames, from the TCC authors' code
+SPAN = 580  # multi-view: maximum number of consecutive frames to sample from, as in the TCN authors' code
+POSITIVE_RADIUS = 6  # single-view triplets: maximum distance of positives in frames, from the TCN authors' code
+NEGATIVE_RADIUS = 12  # single-view triplets: negatives are farther apart than this, as in the TCN authors' code
 
 
 class TcnSettings(BackboneMethodSettings):

@@ -42,7 +42,7 @@ def flip_bit(path: Path) -> None:
 
 @contextmanager
 def edited(path: Path) -> Iterator[dict[str, Any]]:
-    """Change the content of a JSON file without its digest, like a user who edits the file by hand."""
+    """Yield the content of a JSON file without its digest and save the changes, like a user who edits the file."""
     content = json.loads(path.read_text())
     content.pop("file_sha256", None)
     yield content
