@@ -79,7 +79,7 @@ class _TqdmBar(tqdm):  # type: ignore[misc]
         if latest:
             self.set_postfix_str(latest, refresh=False)
         self.update(count)
-        if latest and not count and self.leave:  # a result, such as a validation score
+        if latest and not count and self.leave:  # `latest` is a result, such as a validation score
             self.refresh()
 
 

@@ -48,7 +48,7 @@ class EvaluationChoice(Record):
     tasks: tuple[str, ...] = Field(default=(ALL,), min_length=1)
     split: ScoredSplit = "test"
     protocol: ProtocolChoice = "all"
-    untrained: bool = True  # also score the model at initialization
+    untrained: bool = True  # whether to also score the model at initialization
 
 
 class GridFile(Record, extra="allow"):
@@ -88,7 +88,7 @@ class PlannedRun:
     settings: shared.TrainSettings
     encoder: str
     scope: Scope
-    untrained: bool  # also score the model at initialization
+    untrained: bool  # whether to also score the model at initialization
     title: str = ""  # row name in tables
     missing: str = ""  # command that extracts missing features; "" if none are missing
 

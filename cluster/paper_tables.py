@@ -101,7 +101,7 @@ class PaperResult:
 class PaperChoice:
     """Overrides for an experiment, from the command line."""
 
-    datasets: tuple[str, ...] = ()  # replace the datasets of the experiment
+    datasets: tuple[str, ...] = ()  # if not empty, used instead of the datasets of the experiment
     encoder: str | None = None
     seeds: int | None = None
     small: bool = False

@@ -45,7 +45,7 @@ class ExtractionOptions:
     policy: DecodingPolicy = STRICT
     on_mismatch: OnMismatch = "error"
     overwrite: bool = False
-    verify_sources: bool = False  # compare all bytes of the videos
+    verify_sources: bool = False  # read whole videos instead of trusting their sizes and modification times
     cores: int | None = None  # default: all cores available to this process
 
     def __post_init__(self) -> None:

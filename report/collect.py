@@ -46,8 +46,8 @@ LOGGER = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SPLITS = ("test", "val", "train")  # in order of preference
-MAX_VIDEOS = 60  # per view
-MAX_SAMPLES, MIN_SAMPLES = 100, 8  # sampled frames per video
+MAX_VIDEOS = 60  # maximum number of videos per view
+MAX_SAMPLES, MIN_SAMPLES = 100, 8  # limits on the number of sampled frames per video
 MIN_PICTURE_BYTES = 2500  # about 180 x 135 pixels as JPEG
 OTHER_BYTES = 1_200_000  # page size without pictures and embeddings
 BASE64_OVERHEAD = 4 / 3

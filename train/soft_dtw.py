@@ -60,7 +60,7 @@ def soft_dtw_tables(costs: Sequence[Tensor], gamma: float) -> list[Tensor]:
 
 
 def final_costs(tables: Tensor, first_padding: Tensor, second_padding: Tensor) -> Tensor:
-    """Return the (N,) costs in (N, T, S) tables at the last frames before the padding, (N, T) and (N, S)."""
+    """Return the (N,) costs in (N, T, S) tables at the last unpadded frames; paddings have shapes (N, T) and (N, S)."""
     row, column = ((~padding).sum(dim=1) - 1 for padding in (first_padding, second_padding))
     return tables[torch.arange(len(tables), device=tables.device), row, column]
 

@@ -78,7 +78,7 @@ def runs(trained: Path, tmp_path: Path) -> Path:
 
 
 def command(main: Callable[[], None], name: str) -> Any:
-    """Return a fixture, which is a function that calls a command with the runs folder of `trained`."""
+    """Return a fixture whose value is a function that calls a command with the runs folder of `trained`."""
 
     @pytest.fixture
     def run(trained: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Ran]) -> Callable[..., Ran]:

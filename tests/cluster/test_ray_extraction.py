@@ -25,7 +25,7 @@ from byov.errors import ClusterError
 from byov.extract.plan import Job
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
-LONG = 600  # frames; long enough to kill a process during extraction
+LONG = 600  # in frames; long enough that a process can be killed during extraction
 FEATURES = Path("mine/random--tiny")
 # Run by Python at startup (sitecustomize.py): a Ray worker that opens v6.mp4 kills itself.
 POISON = """

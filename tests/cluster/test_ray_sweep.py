@@ -14,7 +14,7 @@ from byov.cluster.grids import read_grid
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
 
-EPOCHS = 90  # long enough to kill a process during training
+EPOCHS = 90  # enough that a process can be killed during training
 
 
 @pytest.fixture(scope="module")

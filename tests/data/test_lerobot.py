@@ -16,7 +16,7 @@ from byov.errors import DatasetError
 
 SHARED = Path(__file__).parents[3] / "shared" / "lerobot"
 WRIST, TOP = "observation.images.wrist", "observation.images.top"
-FRAMES = 5  # per episode
+FRAMES = 5  # number of frames per episode
 V2 = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
 V3 = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 
