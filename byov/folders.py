@@ -1,4 +1,4 @@
-"""Default folders: the argument if given, else an environment variable, else a folder in the working directory."""
+"""Resolve folders: an explicit argument, then an environment variable, then a folder in the working directory."""
 
 import os
 from pathlib import Path

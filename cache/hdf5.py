@@ -185,7 +185,7 @@ def read_columns(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
 
 
 def read_array(path: Path, name: str, *, remedy: str = EXTRACT_AGAIN, sha256: str | None = None) -> NDArray[Any]:
-    """Read a column and verify its digest; raise StaleError if it is not `sha256` because the file was replaced."""
+    """Read a column and verify its digest; raise StaleError if it differs from `sha256` (the file was replaced)."""
     with open_file(path, remedy) as file:
         digest = _column_digest(file, path, name)
         if sha256 not in (None, digest):

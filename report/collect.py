@@ -103,7 +103,7 @@ class SplitEmbeddings:
 
 
 def attempt(make: Callable[..., T], data: SplitEmbeddings, *args: Any) -> T | Unavailable:
-    """Call `make`; return its error as `Unavailable`, without local paths because reports are shared."""
+    """Call `make` and convert its errors to `Unavailable`, removing local paths because reports are shared."""
     try:
         return make(data, *args)
     except (CacheError, EvaluationError, TrainError) as error:

@@ -39,7 +39,7 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 
-# Types of settings whose defaults differ between methods, so that a method only needs to override the default.
+# Types of settings whose defaults differ between methods, shared so that a method only overrides the default.
 Frames = Annotated[int, Field(ge=2, le=LARGEST, description="Frames sampled per clip (single-view triplets: 36).")]
 Crop = Annotated[
     tuple[float, float],
