@@ -13,6 +13,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.filterwarnings("default")  # PyTorch's exporter uses deprecated PyTorch functions
 
 
+@pytest.mark.slow
 def test_onnx_files_have_the_outputs_of_the_run(byov_export, trained, tmp_path):
     out, frames = tmp_path / "model.onnx", tmp_path / "encoder.onnx"
     ran = byov_export("toy", out, "--frames", frames, "--json")

@@ -113,6 +113,7 @@ def use_folders(monkeypatch, root):
     monkeypatch.setenv("BYOV_FEATURES", str(root / "features"))
 
 
+@pytest.mark.slow
 def test_the_page_on_live_video(live, tmp_path, monkeypatch, call):
     """Run the code in docs/live.md: a stream, and the same embeddings computed with ONNX files."""
     pytest.importorskip("onnxruntime")

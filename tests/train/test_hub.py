@@ -87,7 +87,7 @@ def test_a_hostile_config_is_one_line_and_takes_no_memory(make_method, tmp_path,
 
 @pytest.mark.parametrize("name", ["nowhere", "../nowhere", "someone/nothing"])
 def test_a_model_that_does_not_exist_is_one_line(tmp_path, monkeypatch, name):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # the variable is read at import
     monkeypatch.chdir(tmp_path)
     with pytest.raises(TrainError, match=f"^{name} is neither a folder nor a model [^\n]+ byov-runs [^\n]+$"):
         Method.from_pretrained(name)
