@@ -65,8 +65,10 @@ def video_file(path: Path) -> Iterator[Callable[[Image.Image, float], None]]:
             frame.pts, frame.time_base = round(seconds / TICK), TICK
             container.mux(stream.encode(frame))
 
-        yield write
-        container.mux(stream.encode(None))
+        try:
+            yield write
+        finally:
+            container.mux(stream.encode(None))
 
 
 def main() -> None:
