@@ -48,7 +48,6 @@ endef
 demo: $(READY)
 	$(BIN)/byov-extract --dataset demo
 	@$(MAKE) --no-print-directory --jobs=2 demo-paper demo-timeline
-	$(BIN)/byov-eval --run demo-paper --run demo-timeline --task all --out $(RUNS)/demo-results
 	$(BIN)/byov-report --run demo-timeline --compare demo-paper
 
 # Write the output of demo-paper to a file, so that the progress bar of demo-timeline stays readable.

@@ -10,6 +10,7 @@ from byov.cache.atomic import write_text
 from byov.cache.runs import choose_run, choose_runs
 from byov.cli import common
 from byov.cli.common import check_outputs, note_unfinished
+from byov.cli.score_table import print_tables
 from byov.cli.signals import interruptible
 from byov.cli.terminal import PROGRESS, note
 from byov.evaluate.protocols import ScoredSplit
@@ -50,7 +51,7 @@ def report(
     _config: common.Config = None,
     _version: common.Version = False,
 ) -> None:
-    """Write scores, curves, projections and frames of a run to one HTML file that works offline."""
+    """Write scores, curves, projections and frames of a run to one HTML file that works offline; print the scores."""
     if figures is not None:
         from byov.report.figures import figure_files
 
@@ -97,6 +98,7 @@ def report(
         }
         print(json.dumps(summary, indent=1))
         return
+    print_tables([table for table in content.tables or () if table.is_main], content.verdict)
     note(f"{content.dataset}, {content.split} split; open in a browser ({format_size(size)}):")
     for path in (*figure_paths, page):
         print(printable(str(path)))

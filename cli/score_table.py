@@ -30,21 +30,24 @@ def print_and_save(
     """Print the results as tables or JSON; with a folder, also write `stem`.json, .md and .tex.
 
     With a folder, only main tables and tables with the same columns as the first table are printed.
-    The summary is printed below the tables.
     """
     if as_json:
         print(json.dumps(results, indent=1))
     else:
-        console = table_console()
-        for table in tables:
-            if folder is None or table.is_main or table.columns == tables[0].columns:
-                print_table(table, console)
-                console.print()
-        if summary:
-            print(printable(summary))
+        print_tables([t for t in tables if folder is None or t.is_main or t.columns == tables[0].columns], summary)
     if folder is not None:
         paths = write_results(folder, stem, results, tables)
         note(f"all tables written to {', '.join(map(str, paths))}")
+
+
+def print_tables(tables: Sequence[Table], summary: str = "") -> None:
+    """Print tables, and the summary below them."""
+    console = table_console()
+    for table in tables:
+        print_table(table, console)
+        console.print()
+    if summary:
+        print(printable(summary))
 
 
 def print_table(table: Table, console: Console) -> None:

@@ -68,14 +68,15 @@ def _measure(run: PlannedRun, folders: Folders, device: Device) -> float:
     from byov.train.methods import build_method
     from byov.train.sampling import BatchSource
 
-    data = open_training_data(folders.features, run.dataset, run.encoder_folder, run.ratio)
-    torch_device = pick_device(device)
-    model = build_method(data.width, run.settings).to(torch_device)
-    sampler, store = model.sampler(data.of("train")), FeatureStore(data, (), 0)
-    model.start_training(sampler.videos, store.read)
-    batches, times, threads = BatchSource(model, sampler, store), list[float](), torch.get_num_threads()
+    times, threads = list[float](), torch.get_num_threads()
     torch.set_num_threads(1)
     try:
+        data = open_training_data(folders.features, run.dataset, run.encoder_folder, run.ratio)
+        torch_device = pick_device(device)
+        model = build_method(data.width, run.settings).to(torch_device)
+        sampler, store = model.sampler(data.of("train")), FeatureStore(data, (), 0)
+        model.start_training(sampler.videos, store.read)
+        batches = BatchSource(model, sampler, store)
         for step in range(1 + STEPS):
             batch = tuple(clips.to(torch_device) for clips in batches.batch(step))
             loss = model(batch, torch.Generator())["loss"]
