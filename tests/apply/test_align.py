@@ -258,5 +258,10 @@ def test_the_library_works_in_a_thread_without_output(byov_align, trained, video
     thread.join()
     assert capfd.readouterr() == ("", "")
     assert signal.getsignal(signal.SIGINT) is handler
-    for suffix in ("mp4", "csv"):
-        assert (tmp_path / f"library.{suffix}").read_bytes() == (tmp_path / f"out.{suffix}").read_bytes()
+    assert (tmp_path / "library.csv").read_bytes() == (tmp_path / "out.csv").read_bytes()
+    blocks = [list(FrameReader(tmp_path / name).blocks()) for name in ("library.mp4", "out.mp4")]
+    times, expected_times = (np.concatenate([block.pts_seconds for block in one]) for one in blocks)
+    np.testing.assert_array_equal(times, expected_times)
+    pixels, expected = (np.concatenate([block.pixels for block in one]).astype(int) for one in blocks)
+    # The last bits of x264's output vary between runs.
+    assert np.abs(pixels - expected).mean(axis=(1, 2, 3)).max() < 1
