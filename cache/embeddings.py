@@ -99,7 +99,7 @@ def training_digests(videos: Iterable[tuple[VideoEntry, str]]) -> dict[str, str]
     """Return the digests of train and val features and labels that are recorded in config.json."""
     used = [(video, sha256) for video, sha256 in videos if video.split != "test"]
     features = sorted((video.split, video.view, video.id, sha256) for video, sha256 in used)
-    labels = [(video.split, video.view, video.id, video.labels, video.pair) for video, _ in used]
+    labels = [(video.split, video.view, video.id, video.labels, video.pair, video.actions) for video, _ in used]
     return {"features_sha256": json_sha256(features), "labels_sha256": json_sha256(labels)}
 
 

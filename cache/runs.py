@@ -30,6 +30,7 @@ CONFIG_NAME, MODEL_NAME, METRICS_NAME = "config.json", "model.safetensors", "met
 LAST_MODEL_NAME = "model-last.safetensors"  # written after the last step
 CHECKPOINTS_NAME, LOCK_NAME = "checkpoint", ".lock"
 FILES_KEY = "files_sha256"  # key under "training" in config.json of finished runs; maps file names to digests
+DIAGNOSTICS_PREFIX = "diagnostics/"  # of names in metrics.jsonl
 BYOV = "byov"  # the only method with recipes
 BEING_TRAINED = "another process is training this run"
 RunState = Literal["finished", "in training", "stopped"]

@@ -196,6 +196,8 @@ def train(
         return
     if scores := summary.get("validation"):
         print("val scores of the selected model: " + ", ".join(f"{name} {score:.4f}" for name, score in scores.items()))
+    for sentence in summary.get("findings", ()):
+        print(sentence)
     files = pluralize(summary["embedding_files"], "embedding file")
     print(f"{summary['run']}: {files}; {summary['seconds']} s; {summary['folder']}")
 

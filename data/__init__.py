@@ -13,7 +13,7 @@ from byov.errors import DatasetError
 from byov.folders import dataset_folder
 from byov.progress import NO_PROGRESS, Progress
 
-METAWORLD = {f"metaworld-{task}": task for task in metaworld.TASKS}
+METAWORLD = {f"metaworld-{task}": task for task in (*metaworld.TASKS, *metaworld.WAITING_TASKS)}
 WITHOUT_DOWNLOAD = ("demo", *METAWORLD)
 READERS: dict[str, Callable[[str, Path], Dataset]] = {
     **dict.fromkeys(ae2.KEY_EVENTS, ae2.read_ae2),

@@ -8,6 +8,8 @@ speed, pauses, idle time, colors, lights and camera pose. Phases are derived fro
 - move: the object is more than 2 cm from its initial position
 - done: Meta-World reports success
 
+In the variants called `<task>-wait`, the robot first waits for 30 to 60% of the video.
+
 Rendering requires the `metaworld` extra, and OSMesa or EGL (environment variable MUJOCO_GL). The `demo` dataset, a
 smaller version of `metaworld-door-open`, ships with the package.
 """
@@ -30,6 +32,7 @@ from byov.progress import NO_PROGRESS, Progress, track
 
 # A task's index is part of its random seeds, so append new tasks at the end.
 TASKS = ("pick-place", "drawer-open", "door-open", "peg-insert-side", "coffee-pull", "hammer")
+WAITING_TASKS = ("pick-place-wait",)
 PHASES = ("reach", "contact", "move", "done")
 VIDEOS_PER_VIEW: Mapping[Split, int] = {"train": 24, "val": 6, "test": 10}
 DEMO = {"task": "door-open", "videos_per_view": {"train": 20, "val": 4, "test": 8}, "size": 192, "crf": 30}
@@ -38,7 +41,9 @@ FPS = 15
 
 _GOAL_MARKERS = {"pick-place": "goal", "coffee-pull": "mug_goal"}  # sites to show, as nothing else marks the goal
 _CORNERS = ("corner", "corner2", "corner3", "corner4")
-_FRAMES = (60, 140)  # minimum and maximum length of a video
+_FRAMES = (60, 140)  # minimum and maximum length of a video, without the wait of `<task>-wait`
+_WAIT = (0.3, 0.6)  # minimum and maximum wait as a fraction of the video
+_LONGEST_WAIT = 210  # in frames: 60% of a video of which 140 frames follow the wait
 _SHORTEST_PHASE = 3  # in frames
 _SETTLING_STEPS = 10  # simulation steps until objects come to rest; not filmed
 _MAX_STEPS = 420
@@ -83,7 +88,7 @@ def write_dataset(
 
     Args:
         root: Dataset folder.
-        task: One of TASKS.
+        task: One of TASKS or WAITING_TASKS.
         seed: Random seed.
         videos_per_view: Number of videos per view in each split.
         size: Width and height in pixels.
@@ -143,6 +148,8 @@ class Studio:
     """Simulator and renderer for one task."""
 
     def __init__(self, task: str, size: int) -> None:
+        self._waits = task in WAITING_TASKS
+        task = task.removesuffix("-wait")
         self._number = TASKS.index(task)
         environments, policies, self._mujoco = _import_simulator()
         self.env = environments[f"{task}-v3-goal-observable"](seed=0)
@@ -193,7 +200,7 @@ class Studio:
             steps.append((env.data.qpos.copy(), observation[4:7].copy(), env.tcp_center.copy(), idle))
             return bool(info["success"])
 
-        for _ in range(_SETTLING_STEPS + rng.integers(0, 31)):
+        for _ in range(_SETTLING_STEPS + rng.integers(0, 31) + _LONGEST_WAIT * self._waits):
             step((0, 0, 0, -1), idle=True)
         started = len(steps) - 1
         pauses = dict(zip(rng.integers(3, 100, rng.integers(1, 4)), rng.integers(3, 26, 3), strict=False))
@@ -211,7 +218,14 @@ class Studio:
             step((0, 0, 0, action[3]), idle=True)
         states, objects, hands, is_idle = (np.array(values) for values in zip(*steps, strict=True))
         events = _event_steps(objects, hands, started, done)
-        return None if events is None else _play_back(states, is_idle, events, rng)
+        if events is None:
+            return None
+        if not self._waits:
+            return _play_back(states, is_idle, events, rng)
+        episode = _play_back(
+            states[_LONGEST_WAIT:], is_idle[_LONGEST_WAIT:], tuple(e - _LONGEST_WAIT for e in events), rng
+        )
+        return episode and _add_wait(episode, states[_SETTLING_STEPS : _SETTLING_STEPS + _LONGEST_WAIT], rng)
 
     def _change_colors(self, rng: np.random.Generator) -> None:
         model = self.env.model
@@ -278,6 +292,14 @@ def _play_back(
         return None
     upper, weight = np.minimum(lower + 1, len(states) - 1), (steps - lower)[:, None]
     return Performance((1 - weight) * states[lower] + weight * states[upper], tuple(starts.tolist()))
+
+
+def _add_wait(episode: Performance, idle_states: NDArray[np.float64], rng: np.random.Generator) -> Performance:
+    """Put idle states before an episode so that they make up a random fraction of the video."""
+    fraction = rng.uniform(*_WAIT)
+    wait = round(fraction / (1 - fraction) * len(episode.states))
+    states = np.concatenate([idle_states[len(idle_states) - wait :], episode.states])
+    return Performance(states, tuple(event + wait for event in episode.events))
 
 
 def _import_simulator() -> tuple[Any, Any, Any]:

@@ -35,9 +35,12 @@ def embed_videos(
     Diverged if an embedding is not finite, and Interrupted if `stop` returns true.
     """
     digest = check_model(run, training).sha256  # checked before loading, for clearer errors
+    trained = Method.from_pretrained(run)
+    initial = build_method(data.width, settings)
+    initial.copy_feature_statistics(trained)
     models = [
-        (False, digest, Method.from_pretrained(run).to(device).eval()),
-        (True, training["untrained_sha256"], build_method(data.width, settings).to(device).eval()),
+        (False, digest, trained.to(device).eval()),
+        (True, training["untrained_sha256"], initial.to(device).eval()),
     ]
     written: set[Path] = set()
     for video in track(data.videos, progress, "embedding", unit="video"):

@@ -32,6 +32,7 @@ class CachedVideo:
     path: Path  # the feature file
     sha256: str  # digest of the features
     pair: str | None = None
+    actions: tuple[int, ...] | None = None  # video-level action classes
 
 
 @dataclass(frozen=True)
@@ -147,4 +148,14 @@ def _cached_video(header: Header, entry: VideoEntry, column: str, phases: int) -
             f"{header.frames} frames and {phases} phases. Run byov-extract again to update the manifest."
         )
     sha256 = header.columns[column]
-    return CachedVideo(entry.id, entry.view, entry.split, header.frames, labels, header.path, sha256, entry.pair)
+    return CachedVideo(
+        entry.id,
+        entry.view,
+        entry.split,
+        header.frames,
+        labels,
+        header.path,
+        sha256,
+        entry.pair,
+        entry.actions,
+    )

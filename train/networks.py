@@ -91,7 +91,10 @@ def local_attention_mask(groups: Sequence[Group], frame_index: Tensor, window: i
     masked = []
     for part, rows in zip(groups, torch.split(frame_index, [part.rows for part in groups]), strict=True):
         index = rows.view(part.batch, 1, part.length)
-        masked.append(replace(part, mask=(index[..., :, None] - index[..., None, :]).abs() <= window))
+        mask = (index[..., :, None] - index[..., None, :]).abs() <= window
+        if part.causal:  # attention calls take either a mask or a causal flag
+            mask = mask.tril()
+        masked.append(replace(part, causal=False, mask=mask))
     return masked
 
 
@@ -266,15 +269,19 @@ class Encoder(FrameBackbone):
         clips: Sequence[Clips],
         generator: torch.Generator | None = None,  # noqa: ARG002
         visible: Sequence[Tensor | None] | None = None,
+        causal: Sequence[bool] | None = None,
     ) -> list[Tensor]:
-        """Encode the visible frames (B, K) of each batch of clips, or all frames if None, as latents (B, K, D)."""
+        """Encode the visible frames (B, K) of each batch of clips, or all frames if None, as latents (B, K, D).
+
+        Where `causal` is true, each frame attends only to itself and earlier frames.
+        """
         inputs = []
         for clip, frames in zip(clips, visible or [None] * len(clips), strict=True):
             positions = self.positions(clip.index, clip.length).expand(len(clip.features), -1, -1)
             values = [clip.features, positions, clip.index[..., None]]
             inputs.append(values if frames is None else [take_frames(value, frames) for value in values])
         features, positions, index = zip(*inputs, strict=True)
-        groups = local_attention_mask(group(features), pack(index), self.attention_window)
+        groups = local_attention_mask(group(features, causal), pack(index), self.attention_window)
         x = self.embed_tokens(pack(features), pack(positions))
         for block in self.blocks:
             x = block(x, groups)
@@ -313,12 +320,18 @@ class Decoder(nn.Module):
         self.blocks = nn.ModuleList(Block(latent, heads) for _ in range(depth))
         self.head = nn.Sequential(nn.LayerNorm(latent), nn.Linear(latent, width))
 
-    def tokens(self, clips: Clips, latents: Tensor, visible: Tensor | None = None) -> Tensor:
-        """Project latents, insert mask tokens for frames that are not visible, and add positions: (B, T, D)."""
+    def tokens(self, clips: Clips, latents: Tensor, visible: Tensor | None = None, *, shifted: bool = False) -> Tensor:
+        """Project latents, insert mask tokens for frames that are not visible, and add positions: (B, T, D).
+
+        If `shifted`, token t holds frame t - 1 with the position of frame t, so that a causal decoder reconstructs
+        each frame only from earlier ones.
+        """
         x: Tensor = self.project(latents)
         if visible is not None:
             masked = self.mask_token.to(x.dtype).expand(len(x), clips.sampled, -1)
             x = masked.scatter(1, visible[:, :, None].expand(-1, -1, x.shape[-1]), x)
+        if shifted:
+            x = torch.cat([self.mask_token.to(x.dtype).expand(len(x), -1, -1), x[:, :-1]], dim=1)
         tokens: Tensor = x + self.positions(clips.index, clips.length)
         return tokens
 

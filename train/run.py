@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 
 from byov import __version__
 from byov.cache import runs
@@ -22,6 +23,7 @@ from byov.progress import NO_PROGRESS, Progress, Stop, never
 from byov.text import format_size
 from byov.train import settings as shared
 from byov.train.checkpoint import file_bytes
+from byov.train.diagnostics import Diagnostics, explain_diagnostics, explain_selection
 from byov.train.distributed import SINGLE_PROCESS, Processes, connection_errors
 from byov.train.embedding_pass import embed_videos
 from byov.train.feature_store import FeatureStore, TrainingData, open_training_data
@@ -84,7 +86,8 @@ def train_run(
 
     Returns:
         Summary of the run (empty except in the main process): "run", "dataset", "folder", "embedding_files" and, after
-        training, "steps", "last" (losses of the last epoch) and "validation" (metrics of the saved model).
+        training, "steps", "last" (losses of the last epoch), "validation" (metrics of the saved model) and "findings"
+        (sentences about what the saved model has learned, or not).
 
     Raises:
         TrainError: If the features, the settings or the run cannot be used.
@@ -147,14 +150,18 @@ def train_run(
         if not store.preloaded:
             LOGGER.info(f"reading {format_size(store.size_bytes)} of features during training (see --preload-gib)")
         model.start_training(sampler.videos, store.read)
+        batches = BatchSource(model, sampler, store, processes.local_items)
+        diagnose = Diagnostics(batches, torch_device)
+        select = _selection_metric(data, chosen.select)
         trainer = Trainer(
             model,
-            BatchSource(model, sampler, store, processes.local_items),
+            batches,
             folder=folder,
             device=torch_device,
             validate=Validator(data.dataset, val, store, torch_device) if val else None,
-            select=_selection_metric(data, chosen.select),
+            select=select,
             checkpoint_every=checkpoint_every,
+            diagnose=diagnose,
             processes=processes,
             metadata={"identity": training.get("identity"), "method": chosen.method, "seed": chosen.seed},
         )
@@ -174,15 +181,23 @@ def train_run(
         if not processes.is_main:
             return {}
         names = (runs.MODEL_NAME, runs.LAST_MODEL_NAME, runs.METRICS_NAME)
-        training |= {"validation": trainer.state.best_metrics}
+        model.load_state_dict(load_file(folder / runs.MODEL_NAME))
+        diagnostics = diagnose(model)
+        training |= {"validation": trainer.state.best_metrics, "diagnostics": diagnostics}
         training |= {runs.FILES_KEY: {name: file_sha256(folder / name) for name in names}}
         _write_config(folder, model, training)
         files = embed_videos(folder, chosen, training, data, store, torch_device, progress, stop)
-    last = {name: value for name, value in trainer.state.records[-1].items() if name not in ("epoch", "step", "lr")}
+    record_of_last = trainer.state.records[-1].items()
+    last = {
+        name: value
+        for name, value in record_of_last
+        if name not in ("epoch", "step", "lr") and not name.startswith(runs.DIAGNOSTICS_PREFIX)
+    }
     return summary | {
         "steps": trainer.state.step,
         "last": last,
         "validation": training["validation"],
+        "findings": explain_diagnostics(diagnostics) + explain_selection(trainer.state.records, select),
         "embedding_files": files,
     }
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # avoids a circular import
     from byov.train.methods.base import Method
 
 PREFETCH = 4  # number of batches to read ahead
+NO_EPOCH = 2**32 - 1  # seeds the draws of batches that are not part of any epoch
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,11 @@ class Clips:
     def frame(self) -> Tensor:
         """Frame indices within the video, (B, T)."""
         return self.first[:, None] + self.index
+
+    @property
+    def normalized_time(self) -> Tensor:
+        """Normalized time of the frames within the video, from 0 to 1, (B, T)."""
+        return self.frame / (self.video_length[:, None] - 1).clamp(min=1)
 
     def rand(self, *shape: int, generator: torch.Generator) -> Tensor:
         """Draw (B, *shape) uniform random numbers that do not depend on how the batch is split over processes."""
@@ -119,12 +125,35 @@ class Sampler:
 
 
 def pick_views(videos: Sequence[CachedVideo], reason: str) -> Pick[VideoPair]:
-    """Return a function that picks an ego and an exo video; `reason` is added to the error if a view has no video."""
+    """Return a function that picks an ego and an exo video of the same action.
+
+    Videos with action labels are only picked together if they share an action or show the same performance. The error
+    that is raised if there is no such pair includes `reason`.
+    """
     ego, exo = _by_view(videos)
     for name, view in zip(VIEWS, (ego, exo), strict=True):
         if not view:
             raise TrainError(f"the train split has no {name} video, but {reason}")
-    return lambda rng: (ego[rng.integers(len(ego))], exo[rng.integers(len(exo))])
+    pairs = [(video, exo if video.actions is None else _same_action(video, exo)) for video in ego]
+    pairs = [(video, partners) for video, partners in pairs if partners]
+    if not pairs:
+        raise TrainError(f"no ego and exo videos of the train split share an action, but {reason}")
+
+    def pick(rng: np.random.Generator) -> VideoPair:
+        video, partners = pairs[rng.integers(len(pairs))]
+        return video, partners[rng.integers(len(partners))]
+
+    return pick
+
+
+def _same_action(video: CachedVideo, others: Sequence[CachedVideo]) -> list[CachedVideo]:
+    """Return the videos that share an action with a video, or show the same performance."""
+    return [
+        other
+        for other in others
+        if not set(video.actions or ()).isdisjoint(other.actions or ())
+        or (video.pair is not None and video.pair == other.pair)
+    ]
 
 
 def pick_synchronized(videos: Sequence[CachedVideo], reason: str) -> Pick[VideoPair]:
@@ -163,10 +192,17 @@ def pick_several(videos: Sequence[CachedVideo], count: int) -> Pick[list[CachedV
     return lambda rng: [view[i] for view, n in counts for i in rng.choice(len(view), n, replace=False)]
 
 
-def draw_clip(video: CachedVideo, frames: int, crop: tuple[float, float], rng: np.random.Generator) -> Draw:
-    """Sample frames from a random part of a video."""
+def draw_clip(
+    video: CachedVideo, frames: int, crop: tuple[float, float], rng: np.random.Generator, *, skip_first: bool = False
+) -> Draw:
+    """Sample frames from a random part of a video.
+
+    If `skip_first` is true, the first frame of the part is not sampled, unless all others are needed.
+    """
     first, end = draw_part(video, crop, rng)
-    return Draw(video, first, end, draw_rows(end - first, frames, rng), min(end - first, frames))
+    skipped = int(skip_first and end - first - 1 > frames)
+    rows = skipped + draw_rows(end - first - skipped, frames, rng)
+    return Draw(video, first, end, rows, min(end - first, frames))
 
 
 def draw_part(video: CachedVideo, crop: tuple[float, float], rng: np.random.Generator) -> tuple[int, int]:
@@ -210,8 +246,15 @@ class BatchSource:
         first = step_in_epoch * self._batch_size
         items = range(first, min(first + self._batch_size, self._sampler.items))
         local = self._local_items(len(items)) or range(1)
-        draws = [self._sampler.draw(self._method.settings.seed, epoch, items[number]) for number in local]
-        return tuple(self._clips(clip, first_item=local.start, items=len(items)) for clip in zip(*draws, strict=True))
+        return self._batch(epoch, [items[number] for number in local], first_item=local.start, items=len(items))
+
+    def fixed_batch(self, items: int) -> Batch:
+        """Return a batch that is not used in training."""
+        return self._batch(NO_EPOCH, range(items), first_item=0, items=items)
+
+    def _batch(self, epoch: int, numbers: Sequence[int], *, first_item: int, items: int) -> Batch:
+        draws = [self._sampler.draw(self._method.settings.seed, epoch, number) for number in numbers]
+        return tuple(self._clips(clip, first_item=first_item, items=items) for clip in zip(*draws, strict=True))
 
     def ahead(self, first_step: int, end_step: int) -> Iterator[Batch]:
         """Yield batches in order while a background thread reads the next ones."""

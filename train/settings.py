@@ -22,6 +22,7 @@ PRELOAD_GIB = 4.0
 CHECKPOINT_EVERY = 10  # in epochs
 LARGEST = 1_000_000  # upper limit for sizes, to catch typos
 WHOLE_VIDEO = (1.0, 1.0)  # crop that covers the whole video
+STANDARDIZED = {"none": "not standardized", "video": "standardized", "dataset": "standardized over the dataset"}
 # Settings whose command-line option has a different name.
 SHORT_OPTIONS = {"self_view": "self", "cross_view": "cross", "progress_labels": "progress"}
 
@@ -47,7 +48,11 @@ Crop = Annotated[
     Field(description="Range of clip lengths as fractions of the video; each clip is a random part of it."),
 ]
 Standardize = Annotated[
-    Literal["none", "video"], Field(description="Standardize each feature to zero mean and unit variance per clip.")
+    Literal["none", "video", "dataset"],
+    Field(
+        description="Standardize each feature to zero mean and unit variance: over the clip (video), or over all "
+        "training frames (dataset)."
+    ),
 ]
 Epochs = Annotated[int, Field(ge=1, description="Training epochs. An epoch has one item per training video.")]
 BatchSize = Annotated[Size, Field(description="Items (videos, pairs or groups of clips) per step.")]
@@ -156,7 +161,7 @@ class TrainSettings(ValidationSettings, OptimizerSettings, SamplingSettings):
         """Yield parts of the row title for shared settings that differ from the method's defaults."""
         default = type(self).model_fields["standardize"].default
         if self.standardize != self.presets("", dict(self)).get("standardize", default):
-            yield "standardized" if self.standardize == "video" else "not standardized"
+            yield STANDARDIZED[self.standardize]
 
     @classmethod
     def presets(cls, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG003

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from byov.cache.atomic import write_bytes, write_text
 from byov.cache.digests import check_weights
-from byov.cache.runs import CHECKPOINTS_NAME, LAST_MODEL_NAME, METRICS_NAME, MODEL_NAME
+from byov.cache.runs import CHECKPOINTS_NAME, DIAGNOSTICS_PREFIX, LAST_MODEL_NAME, METRICS_NAME, MODEL_NAME
 from byov.errors import Diverged, Interrupted, TrainError
 from byov.progress import NO_PROGRESS, Progress, Stop, never
 from byov.text import format_duration
@@ -47,6 +47,7 @@ class Trainer:
     """Training loop with validation, model selection, metrics and checkpoints.
 
     `select` names the metric from `validate` that selects the best model; if it is missing, the last model is kept.
+    `diagnose` returns further values to record whenever the model is validated.
     `metadata` is stored in model files and checkpoints; its "identity" distinguishes runs.
     """
 
@@ -60,6 +61,7 @@ class Trainer:
         validate: Callable[[Method], dict[str, float]] | None,
         select: str,
         checkpoint_every: int,
+        diagnose: Callable[[Method], dict[str, float]] = lambda _: {},
         processes: Processes = SINGLE_PROCESS,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
@@ -75,6 +77,7 @@ class Trainer:
         )
         self._batches, self._device, self._processes = batches, device, processes
         self._validate, self._select, self._checkpoint_every = validate, select, checkpoint_every
+        self._diagnose = diagnose
         self._folder, self._metadata = folder, dict(metadata or {})
         self.trackers: Sequence[Tracker] = ()
         self._unread: list[tuple[dict[str, Tensor], int]] = []  # (losses, number of items) per step since the last read
@@ -100,7 +103,8 @@ class Trainer:
         """
         self._processes.check_in_sync(self.method, self.state.step)
         if self.state.step == 0 and self._processes.is_main:  # the first record describes the untrained model
-            self._write_record({"epoch": 0, "step": 0} | (self._validate(self.method) if self._validate else {}))
+            metrics = self._validate(self.method) if self._validate else {}
+            self._write_record({"epoch": 0, "step": 0} | metrics | self._diagnostics())
         first, steps_per_epoch, started = self.state.step, self._batches.steps_per_epoch, 0.0
         with progress.bar("training", unit="step", total=self.total_steps, done=first) as bar:
             for batch in self._batches.ahead(first, self.total_steps):
@@ -172,7 +176,8 @@ class Trainer:
         if not self._processes.is_main:
             return None
         is_last, metrics = epoch == self._settings.epochs, dict[str, float]()
-        if self._validate and (is_last or epoch % self._settings.validate_every == 0):
+        is_validated = is_last or epoch % self._settings.validate_every == 0
+        if self._validate and is_validated:
             metrics = self._validate(self.method)
             score, best = metrics.get(self._select), self.state.best
             if score is None and best is None:
@@ -182,10 +187,14 @@ class Trainer:
                 self._write_model(MODEL_NAME)
         means = {name: total / self._batches.steps_per_epoch for name, total in sums.items()}
         rate = self._optimizer.param_groups[0]["lr"]
-        self._write_record({"epoch": epoch, "step": self.state.step, "lr": rate} | means | metrics)
+        diagnostics = self._diagnostics() if is_validated else {}
+        self._write_record({"epoch": epoch, "step": self.state.step, "lr": rate} | means | metrics | diagnostics)
         if is_last or epoch % self._checkpoint_every == 0:
             self._save_checkpoint()
         return metrics.get(self._select)
+
+    def _diagnostics(self) -> dict[str, float]:
+        return {f"{DIAGNOSTICS_PREFIX}{name}": value for name, value in self._diagnose(self.method).items()}
 
     def _write_record(self, record: dict[str, Any]) -> None:
         """Append a line to metrics.jsonl, without timestamps, so that repeated and resumed runs write equal files."""

@@ -27,7 +27,7 @@ def test_every_combination_is_a_run(folders):
     [
         ({}, "toy-paper-r0.3-s0"),
         ({"seed": 3, "ratio": 1}, "toy-paper-r1.0-s3"),
-        ({"recipe": "cycle", "causal": False}, "toy-cycle-r0.3-no-causal-s0"),
+        ({"recipe": "cycle", "causal": "none"}, "toy-cycle-r0.3-causalnone-s0"),
         ({"mask-self": 0.6, "self": True, "depth": 12}, "toy-paper-r0.3-mask-self0.6-s0"),
         ({"method": "tcn", "tcn": "unpaired"}, "toy-tcn-unpaired-r0.3-s0"),
         ({"encoder": "random/tiny"}, "toy-paper-random--tiny-r0.3-s0"),

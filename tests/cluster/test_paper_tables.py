@@ -67,7 +67,7 @@ def test_ablations_change_the_named_setting(features):
     runs = {run.title: run for run in planned(features, *ABLATIONS, "depth", seeds=1)}
     settings = {title: run.settings for title, run in runs.items()}
     assert (runs["STM 0.1"].ratio, runs["- Token selection"].ratio) == (0.1, 1.0)
-    assert not settings["- Causal mask"].causal
+    assert settings["- Causal mask"].causal == "none"
     assert (settings["- MSM"].self_view, settings["- MSM"].cross_view) == (False, True)
     assert (settings["- MCM"].self_view, settings["- MCM"].cross_view) == (True, False)
     assert (settings["MSM 0.1"].mask_self, settings["MCM 0.0"].mask_cross) == (0.1, 0.0)

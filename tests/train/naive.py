@@ -23,12 +23,13 @@ def naive_losses(method: Byov, clips: Batch, generator: torch.Generator) -> Loss
     if method.settings.cross_view:
         views = zip((ego, exo), (exo, ego), visible_cross, strict=True)
         losses["cross"] = sum(_cross_view(method, *view) for view in views)
-    return {"loss": sum(losses.values(), torch.zeros(()))} | losses
+    weights = {"self": 0.5 if method.settings.masked_only else 1.0, "cross": 1.0}
+    return {"loss": sum((weights[name] * loss for name, loss in losses.items()), torch.zeros(()))} | losses
 
 
 def _self_view(method: Byov, view: Clips, visible: Tensor) -> Tensor:
-    tokens = _mask_filled(method, view, visible)
-    (decoded,) = method.decoder([tokens], [view.sampled], [method.settings.causal])
+    tokens = _mask_filled(method, view, visible, strict=method.settings.causal == "strict")
+    (decoded,) = method.decoder([tokens], [view.sampled], [method.settings.causal != "none"])
     return _error(method, view, decoded, visible)
 
 
@@ -40,21 +41,26 @@ def _cross_view(method: Byov, own: Clips, other: Clips, visible: Tensor) -> Tens
     return _error(method, own, decoded, visible)
 
 
-def _mask_filled(method: Byov, view: Clips, visible: Tensor) -> Tensor:
-    """Encode the visible frames of each clip and insert their latents between mask tokens."""
+def _mask_filled(method: Byov, view: Clips, visible: Tensor, *, strict: bool = False) -> Tensor:
+    """Encode the visible frames of each clip and insert their latents between mask tokens.
+
+    If `strict`, each frame is encoded together with earlier ones only, and token t holds frame t - 1.
+    """
     values = (view.features, _positions(method.encoder.positions, view), view.index)
     selected = (torch.stack([clip[rows] for clip, rows in zip(each, visible, strict=True)]) for each in values)
-    latents = _encode(method, *selected)
+    latents = _encode(method, *selected, causal=strict)
     tokens = method.decoder.mask_token.repeat(len(visible), view.sampled, 1)
     projected = method.decoder.project(latents)
     for clip, rows in enumerate(visible):
         tokens[clip, rows] = projected[clip]
+    if strict:
+        tokens = torch.cat([method.decoder.mask_token.repeat(len(visible), 1, 1), tokens[:, :-1]], dim=1)
     return tokens + _positions(method.decoder.positions, view)
 
 
-def _encode(method: Byov, features: Tensor, positions: Tensor, index: Tensor) -> Tensor:
+def _encode(method: Byov, features: Tensor, positions: Tensor, index: Tensor, *, causal: bool = False) -> Tensor:
     """Encode frames (B, K, width) as latents (B, K, D)."""
-    encoder, groups = method.encoder, [Group(*index.shape)]
+    encoder, groups = method.encoder, [Group(*index.shape, causal)]
     if encoder.attention_window is not None:
         groups = local_attention_mask(groups, index.flatten(), encoder.attention_window)
     x = encoder.embed_tokens(features.flatten(0, 1), positions.flatten(0, 1))

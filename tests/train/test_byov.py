@@ -1,10 +1,12 @@
 import itertools
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 from tests.train.conftest import seeded
 
+from byov.train.bottleneck import retrieve
 from byov.train.methods.byov import cycle_loss
 from byov.train.networks import draw_visible, masked_frames
 
@@ -48,7 +50,14 @@ def losses_and_gradients(forward, method):
     return {name: loss.item() for name, loss in losses.items()}, gradients
 
 
-SWITCHES = [{}, {"causal": False}, {"self_view": False}, {"cross_view": False}, {"masked_only": True}]
+SWITCHES = [
+    {},
+    {"causal": "none"},
+    {"causal": "strict"},
+    {"self_view": False},
+    {"cross_view": False},
+    {"masked_only": True},
+]
 POSITIONS = [{"position": "interpolated"}, {"position": "index"}, {"position": "share", "position_in": "latent"}]
 
 
@@ -95,7 +104,7 @@ def test_cross_view_modeling_sees_visible_own_frames_and_all_of_the_other_view(m
 @pytest.mark.parametrize("causal", [True, False])
 def test_the_causal_decoder_sees_no_later_frame(make_method, make_clips, causal):
     """Use an attention window smaller than the distance between frames, so that the encoder does not mix them."""
-    method = make_method(mask_self=0.4, causal=causal, attention_window=1)
+    method = make_method(mask_self=0.4, causal="decoder" if causal else "none", attention_window=1)
     clips = tuple(
         with_gradient(make_clips(1, frames, seed, index=10 * torch.arange(frames)[None]))
         for seed, frames in enumerate((8, 10))
@@ -107,6 +116,89 @@ def test_the_causal_decoder_sees_no_later_frame(make_method, make_clips, causal)
             from_self = reached(decoded["self"][number][0, frame], view)[0].tolist()
             assert from_self == [shown and (not causal or t <= frame) for t, shown in enumerate(seen["self"])]
             assert reached(decoded["cross"][number][0, frame], view)[0].tolist() == seen["cross"]
+
+
+@pytest.mark.parametrize("window", [None, 20])
+def test_strict_causal_modeling_sees_only_earlier_frames(make_method, make_clips, window):
+    method = make_method(mask_self=0.4, causal="strict", attention_window=window)
+    clips = tuple(with_gradient(make_clips(1, 8, seed)) for seed in range(2))
+    decoded, visible = reconstructions(method, clips), visible_frames(method, clips)
+    for view, frames, rows in zip(clips, decoded["self"], visible["self"], strict=True):
+        shown = (~masked_frames(rows, view.sampled)[0]).tolist()
+        for t, frame in enumerate(frames[0]):
+            assert reached(frame, view)[0].tolist() == [is_shown and s < t for s, is_shown in enumerate(shown)]
+
+
+def test_official_recipe_averages_self_view_modeling_over_both_views(make_method, pair):
+    losses = make_method(recipe="official")(pair, seeded())
+    torch.testing.assert_close(losses["loss"], losses["self"] / 2 + losses["cross"])
+
+
+def naive_retrieval(ego, exo, prior):
+    """Retrieve the frames of one exo clip for each frame of one ego clip; clips are (latents, times, padding)."""
+    (queries, query_times, _), (keys, key_times, padding) = ego, exo
+    retrieved = []
+    for query, time in zip(queries, query_times, strict=True):
+        weights = torch.tensor(
+            [
+                0.0
+                if hidden
+                else math.exp(torch.cosine_similarity(query, key, dim=0) / 0.1 - (time - s) ** 2 / 2 / prior**2)
+                for key, s, hidden in zip(keys, key_times.tolist(), padding.tolist(), strict=True)
+            ]
+        )
+        unit_keys = torch.stack([key / key.norm() for key in keys])
+        retrieved.append((weights / weights.sum()) @ unit_keys * len(query) ** 0.5)
+    return torch.stack(retrieved)
+
+
+def test_the_bottleneck_retrieves_similar_frames_at_a_similar_time():
+    queries, keys = torch.randn(2, 5, 4, generator=seeded()), torch.randn(2, 7, 4, generator=seeded(1))
+    times, other_times = torch.rand(2, 5, generator=seeded(2)), torch.rand(2, 7, generator=seeded(3))
+    padding = torch.arange(7) >= torch.tensor([[7], [4]])
+    retrieved = retrieve(queries, keys, times, other_times, padding, 0.3)
+    for clip in range(2):
+        own = queries[clip], times[clip], None
+        other = keys[clip], other_times[clip], padding[clip]
+        torch.testing.assert_close(retrieved[clip], naive_retrieval(own, other, 0.3))
+
+
+def test_the_bottleneck_sees_the_other_view_only_where_the_prior_allows_it(make_method, make_clips):
+    """With a narrow prior, a frame of one view is reconstructed from the frame of the other at the same time."""
+    method = make_method(recipe="bottleneck", time_prior=1e-3, attention_window=1)
+    index = 10 * torch.arange(6)[None]
+    same = {"index": index, "first": torch.zeros(1, dtype=torch.int64), "video_length": torch.tensor([51])}
+    clips = tuple(with_gradient(make_clips(1, 6, seed, **same)) for seed in range(2))
+    latents = method.encoder(clips)
+    for own, other, frames in zip(clips, clips[::-1], method.bottleneck(clips, latents, latents), strict=True):
+        for t, frame in enumerate(frames[0]):
+            assert reached(frame, other)[0].nonzero().flatten().tolist() == [t]
+            assert reached(frame, own).all(), "the mean features of the own clip"
+
+
+def test_diagnostics_of_a_model_that_uses_the_other_view(make_method, make_clips):
+    """The context changes matter for the bottleneck, and trivial losses are those of mean frames."""
+    method = make_method(recipe="bottleneck", time_prior=0.05)
+    clips = make_clips(3, 6), make_clips(3, 6, seed=1)
+    values = method.diagnose(clips, seeded())
+    assert values["self"] == pytest.approx(method(clips, seeded())["self"].item())
+    changed = {name: values[f"cross/{name}"] for name in ("other", "reversed", "mean")}
+    assert all(value != pytest.approx(values["cross"], rel=1e-4) for value in changed.values())
+    features = [view.features for view in clips]
+    both = torch.cat(features).flatten(0, 1)
+    assert values["trivial/constant"] == pytest.approx(2 * both.var(dim=0, correction=0).mean().item(), rel=1e-5)
+    view = sum(x.flatten(0, 1).var(dim=0, correction=0).mean().item() for x in features)
+    assert values["trivial/view"] == pytest.approx(view, rel=1e-5)
+    video = sum(x.var(dim=1, correction=0).mean().item() for x in features)
+    assert values["trivial/video"] == pytest.approx(video, rel=1e-5)
+
+
+def test_diagnostics_of_a_decoder_that_ignores_the_other_view(make_method, make_clips):
+    method = make_method()
+    for block in method.decoder.blocks:  # without attention, a token sees only itself
+        torch.nn.init.zeros_(block.proj.weight)
+    values = method.diagnose((make_clips(3, 6), make_clips(3, 6, seed=1)), seeded())
+    assert [values[f"cross/{name}"] for name in ("other", "reversed", "mean")] == [values["cross"]] * 3
 
 
 @pytest.mark.parametrize("position", ["interpolated", "share", "index", "none"])

@@ -9,7 +9,8 @@ from safetensors.torch import load_file
 from tests.train.conftest import seeded
 from torch import Tensor
 
-from byov.cache.features import standardize
+from byov.cache.features import SMALLEST_DEVIATION, standardize
+from byov.cache.hdf5 import read_array
 from byov.errors import TrainError
 from byov.train.methods import METHODS, build_method
 from byov.train.methods.base import Method
@@ -184,6 +185,19 @@ def test_embed_standardizes_if_the_settings_say_so(make):
     plain, standardized = make(standardize="none"), make(standardize="video")
     torch.testing.assert_close(standardized.embed(features), plain.embed(standardize(features.float())))
     assert not torch.allclose(standardized.embed(features), plain.embed(features), atol=1e-2)
+
+
+def test_features_are_standardized_over_the_dataset(make, make_batches, training_data, tmp_path):
+    """The statistics are those of all training frames, and part of the saved model."""
+    method, plain = make(standardize="dataset"), make(standardize="none")
+    make_batches(method)
+    frames = np.concatenate([read_array(video.path, "merged/0.3") for video in training_data.of("train")])
+    mean, deviation = frames.astype(np.float64).mean(axis=0), frames.astype(np.float64).std(axis=0)
+    features = torch.randn(11, method.width)
+    expected = plain.embed((features.numpy() - mean) / (deviation + SMALLEST_DEVIATION))
+    torch.testing.assert_close(method.embed(features), expected)
+    method.save_pretrained(tmp_path)
+    torch.testing.assert_close(Method.from_pretrained(tmp_path).embed(features), method.embed(features))
 
 
 @pytest.mark.parametrize(

@@ -173,6 +173,32 @@ def test_several_are_different_videos_half_of_each_view_if_possible(there, count
     assert len(seen) == sum(there)
 
 
+def test_views_are_of_the_same_action():
+    def labeled(view, name, actions, pair=None):
+        return replace(video(9, view, name), actions=actions, pair=pair)
+
+    there = [
+        labeled("ego", "a", (1, 2)),
+        labeled("ego", "b", (5,), pair="p"),
+        labeled("ego", "alone", (6,)),
+        labeled("exo", "c", (2, 3)),
+        labeled("exo", "d", (1,)),
+        labeled("exo", "e", (4,), pair="p"),
+    ]
+    pick, generator = pick_views(there, "so"), rng()
+    picked = {(ego.id, exo.id) for ego, exo in (pick(generator) for _ in range(100))}
+    assert picked == {("a", "c"), ("a", "d"), ("b", "e")}
+    with pytest.raises(TrainError, match="no ego and exo videos of the train split share an action, but so"):
+        pick_views([there[2], *there[3:]], "so")
+
+
+@pytest.mark.parametrize(("length", "skipped"), [(9, 0), (10, 1), (40, 1)])
+def test_the_first_frame_is_skipped_only_in_long_videos(length, skipped):
+    draws = [draw_clip(video(length), FRAMES, WHOLE, rng(seed), skip_first=True) for seed in range(300)]
+    rows = np.concatenate([draw.rows for draw in draws])
+    assert (rows.min(), rows.max()) == (skipped, length - 1)
+
+
 def test_synchronized_videos_share_a_pair_name():
     names = {"ego0": "p", "exo2": "p", "ego1": "q", "exo1": "q", "ego2": "alone"}
     pick = sampling.pick_synchronized([replace(video, pair=names.get(video.id)) for video in videos(4, 4)], "reason")

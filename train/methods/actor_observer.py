@@ -52,7 +52,8 @@ class ActorObserver(BackboneMethod):
             self.needs_whole_batch = "its triplet weights depend on the whole batch (unless --no-weighted)"
         self.means = RunningMeans(0)
 
-    def start_training(self, videos: Sequence[CachedVideo], read: ReadFeatures) -> None:  # noqa: ARG002
+    def start_training(self, videos: Sequence[CachedVideo], read: ReadFeatures) -> None:
+        super().start_training(videos, read)
         self.means = RunningMeans(len(videos))
 
     def training_state(self) -> dict[str, Tensor]:

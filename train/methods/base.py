@@ -5,7 +5,7 @@ Models are saved as config.json and model.safetensors, and loaded from folders o
 
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from byov.cache.features import standardize
+from byov.cache.features import SMALLEST_DEVIATION, standardize
 from byov.cache.runs import CONFIG_NAME, FILES_KEY, MODEL_NAME, check_model, read_config
 from byov.errors import SettingsError, TrainError
 from byov.records import Record
@@ -81,6 +81,11 @@ class Method(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-ex
         # Drop the file digests, which apply to the original run folder but not to a saved copy.
         self.record = {key: value for key, value in (training or {}).items() if key != FILES_KEY}
         self._hub_mixin_config = self.config
+        if settings.standardize == "dataset":  # statistics of the training features, set in `start_training`
+            self.feature_mean: Tensor
+            self.feature_deviation: Tensor
+            self.register_buffer("feature_mean", torch.zeros(width))
+            self.register_buffer("feature_deviation", torch.ones(width))
 
     @property
     def config(self) -> dict[str, Any]:
@@ -138,7 +143,20 @@ class Method(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-ex
         return model.to(map_location).eval()
 
     def start_training(self, videos: Sequence[CachedVideo], read: ReadFeatures) -> None:
-        """Initialize training-only state from the training videos; `read` returns the features (T, width) of one."""
+        """Compute what the method needs from the training videos; `read` returns the features (T, width) of one.
+
+        Overriding methods must call this one, which computes the statistics for `--standardize dataset`.
+        """
+        if self.settings.standardize == "dataset":
+            mean, deviation = feature_statistics(read(video) for video in videos)
+            self.feature_mean.copy_(mean)
+            self.feature_deviation.copy_(deviation)
+
+    def copy_feature_statistics(self, other: "Method") -> None:
+        """Copy the statistics for `--standardize dataset` from a model with the same settings."""
+        if self.settings.standardize == "dataset":
+            self.feature_mean.copy_(other.feature_mean)
+            self.feature_deviation.copy_(other.feature_deviation)
 
     def training_state(self) -> dict[str, Tensor]:
         """Return training-only state, which is saved in checkpoints but not in the model file."""
@@ -160,6 +178,10 @@ class Method(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-ex
             Dict mapping loss names to scalar means over the items. "loss" is minimized; the others are only logged.
         """
 
+    def diagnose(self, clips: Batch, generator: torch.Generator) -> dict[str, float]:  # noqa: ARG002
+        """Return losses of a batch that tell whether the model has learned anything; recorded with each validation."""
+        return {}
+
     @abstractmethod
     def embed(self, features: Features) -> Tensor:
         """Embed the cached features (T, width) of a clip as frame embeddings (T, D), without gradients."""
@@ -168,11 +190,26 @@ class Method(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-ex
         """Convert the cached features (T, width) of a clip to float32 and apply `settings.standardize`."""
         if isinstance(features, np.ndarray):  # copy: tensors support neither read-only memory nor negative strides
             features = torch.from_numpy(np.array(features, np.float32)).to(next(self.parameters()).device)
-        features = features.float()
-        return self.standardize(features) if self.settings.standardize == "video" else features
+        return self.standardize(features.float())
 
     def standardize(self, features: Tensor) -> Tensor:
-        return standardize(features)
+        if self.settings.standardize == "dataset":  # training batches are prepared on the CPU
+            mean, deviation = self.feature_mean.to(features.device), self.feature_deviation.to(features.device)
+            return (features - mean) / deviation
+        return standardize(features) if self.settings.standardize == "video" else features
+
+
+def feature_statistics(videos: Iterable[NDArray[np.floating]]) -> tuple[Tensor, Tensor]:
+    """Return the mean and the standard deviation (width,) over all frames of videos (T, width)."""
+    count, total, squares = 0, np.zeros(()), np.zeros(())
+    for video in videos:
+        features = video.astype(np.float64)
+        count += len(features)
+        total = total + features.sum(axis=0)
+        squares = squares + np.square(features).sum(axis=0)
+    mean = total / count
+    deviation = np.sqrt(np.maximum(squares / count - np.square(mean), 0)) + SMALLEST_DEVIATION
+    return torch.from_numpy(mean).float(), torch.from_numpy(deviation).float()
 
 
 def check_sizes(weights: Path, method: type[Method], width: int, settings: TrainSettings) -> None:
@@ -254,10 +291,14 @@ class PairMethod(BackboneMethod):
         return Sampler(videos, draw_pair(videos, self.settings, self.settings.pairs), self.backbone.context)
 
 
-def draw_pair(videos: Sequence[CachedVideo], settings: TrainSettings, pairs: str) -> Pick[list[Draw]]:
+def draw_pair(
+    videos: Sequence[CachedVideo], settings: TrainSettings, pairs: str, *, skip_first: bool = False
+) -> Pick[list[Draw]]:
     """Return a function that draws one clip each from an ego and an exo video, or from any two videos."""
     pick = pick_views(videos, "--pairs views needs both views") if pairs == "views" else pick_any_two(videos)
-    return lambda rng: [draw_clip(video, settings.frames, settings.crop, rng) for video in pick(rng)]
+    return lambda rng: [
+        draw_clip(video, settings.frames, settings.crop, rng, skip_first=skip_first) for video in pick(rng)
+    ]
 
 
 def build_encoder(width: int, frames: int, settings: EncoderSettings) -> Encoder:

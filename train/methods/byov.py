@@ -3,7 +3,7 @@
 Equation numbers refer to the paper. X denotes frame features, Z latents and Y reconstructions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from byov.train.bottleneck import CrossViewBottleneck, masked_mean
 from byov.train.feature_store import CachedVideo
 from byov.train.methods.base import Features, Losses, Method, build_encoder, draw_pair, hide_padding
 from byov.train.networks import Decoder, draw_visible, full_precision, initialize, masked_frames
@@ -19,6 +20,12 @@ from byov.train.settings import EncoderSettings, Fraction, NonNegative, Pairs, P
 
 CYCLE_TEMPERATURE = 0.1  # our choice
 CYCLE_VARIANCE_WEIGHT = 0.1  # our choice
+# Changes to the context of cross-view modeling. They do not change the loss of a model that ignores the other view.
+CONTEXT_CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
+    "other": lambda latents: latents.roll(1, dims=0),  # another video's latents
+    "reversed": lambda latents: latents.flip(1),
+    "mean": lambda latents: latents.mean(dim=1, keepdim=True).expand_as(latents),
+}
 
 
 class ByovSettings(EncoderSettings, TrainSettings):
@@ -26,8 +33,10 @@ class ByovSettings(EncoderSettings, TrainSettings):
     name = "BYOV"
 
     method: Literal["byov"] = "byov"
-    recipe: Literal["paper", "official", "cycle"] = Field(
-        "paper", description="Defaults from the paper, from its published code, or with a cycle-consistency loss."
+    recipe: Literal["paper", "official", "cycle", "bottleneck"] = Field(
+        "paper",
+        description="Defaults from the paper, from its published code, with a cycle-consistency loss, or with a "
+        "cross-view bottleneck.",
     )
     size: Literal["paper", "small"] = Field(
         "paper", description="Defaults for the paper's model, or for one that trains on a CPU in minutes."
@@ -35,13 +44,24 @@ class ByovSettings(EncoderSettings, TrainSettings):
     decoder_depth: int = Field(4, ge=1, le=256, description="Number of decoder blocks.")  # paper, sec. 4.2
     self_view: bool = Field(True, description="Masked self-view modeling.")  # paper, sec. 3.3
     cross_view: bool = Field(True, description="Masked cross-view modeling.")  # paper, sec. 3.4
-    causal: bool = Field(True, description="Causal attention in the self-view decoder.")  # paper, sec. 3.3
+    causal: Literal["none", "decoder", "strict"] = Field(  # paper, sec. 3.3
+        "decoder",
+        description="Causal attention in self-view modeling: none; in the decoder; or in encoder and decoder, so that "
+        "each frame is reconstructed only from earlier ones.",
+    )
     # defaults of both masking ratios: paper, sec. 4.2
     mask_self: Fraction = Field(0.4, description="Fraction of frames masked in self-view modeling.")
     mask_cross: Fraction = Field(0.8, description="Fraction of frames masked in cross-view modeling.")
     masked_only: bool = False  # paper, eq. 4 and 8: the loss covers all frames
+    skip_first: bool = False  # the published code samples the first frame only from short videos
     pairs: Pairs = "views"  # paper, sec. 3: an ego and an exo video
-    # `cycle` and `order_prior` are our additions and not in the paper
+    # The remaining settings are our additions and not in the paper.
+    bottleneck: bool = Field(
+        False, description="Reconstruct each view only from matching frames of the other view (docs/methods.md)."
+    )
+    time_prior: Positive = Field(
+        0.1, description="Standard deviation, in normalized time, of the bottleneck's prior on matching frames."
+    )
     cycle: NonNegative = Field(0.0, description="Weight of the temporal cycle-consistency loss.")
     order_prior: Positive | None = Field(
         None, description="Standard deviation, in normalized time, of a prior that favors matches in temporal order."
@@ -49,8 +69,9 @@ class ByovSettings(EncoderSettings, TrainSettings):
 
     RECIPES: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {},
-        "official": {"pairs": "any", "norm": "before", "masked_only": True},
+        "official": {"pairs": "any", "norm": "before", "masked_only": True, "skip_first": True},
         "cycle": {"standardize": "video", "crop": (0.5, 1.0), "cycle": 5.0},
+        "bottleneck": {"bottleneck": True, "position": "none", "standardize": "dataset"},
     }
     SIZES: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {},
@@ -108,42 +129,58 @@ class Byov(Method):
         )
         self.apply(initialize)
         nn.init.normal_(self.decoder.mask_token, std=0.02)
+        self.bottleneck = (
+            CrossViewBottleneck(width, settings.latent, settings.time_prior) if settings.bottleneck else None
+        )
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
-        return Sampler(videos, draw_pair(videos, self.settings, self.settings.pairs))
+        draw = draw_pair(videos, self.settings, self.settings.pairs, skip_first=self.settings.skip_first)
+        return Sampler(videos, draw)
 
-    def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
+    def forward(
+        self, clips: Batch, generator: torch.Generator, change_context: Callable[[Tensor], Tensor] | None = None
+    ) -> Losses:
+        """Compute the losses of a batch.
+
+        `change_context`, if given, replaces the latents (B, T, D) in which a view sees the other (see `diagnose`).
+        """
         s, (ego, exo) = self.settings, clips
         visible_msm = [draw_visible(view, s.mask_self, generator) for view in clips]
         visible_mcm = [draw_visible(view, s.mask_cross, generator) for view in clips]
 
         # Encode all frames of both views (eq. 5), and the visible frames of MSM (eq. 3) and MCM (eq. 6), in one pass.
         full = [None, None] if s.cross_view or s.cycle else []
-        msm, mcm = visible_msm if s.self_view else [], visible_mcm if s.cross_view else []
+        msm = visible_msm if s.self_view else []
+        mcm = visible_mcm if s.cross_view and not s.bottleneck else []
+        causal = [False] * len(full) + [s.causal == "strict"] * len(msm) + [False] * len(mcm)
         visible = [*full, *msm, *mcm]
-        z = self.encoder(clips * (len(visible) // 2), visible=visible)
+        z = self.encoder(clips * (len(visible) // 2), visible=visible, causal=causal)
         z_full, z_msm, z_mcm = z[: len(full)], z[len(full) : len(full) + len(msm)], z[len(full) + len(msm) :]
+        contexts = z_full if change_context is None else [change_context(latents) for latents in z_full]
 
         # Decode the MSM tokens (eq. 4), and the MCM tokens with the other view as context (eq. 7), in one pass.
-        tokens = []
-        if s.self_view:
-            tokens += [self.decoder.tokens(*view) for view in zip(clips, z_msm, visible_msm, strict=True)]
-        if s.cross_view:
-            own = [self.decoder.tokens(*view) for view in zip(clips, z_mcm, visible_mcm, strict=True)]
-            context = [self.decoder.tokens(exo, z_full[1]), self.decoder.tokens(ego, z_full[0])]
+        tokens, strict = [], s.causal == "strict"
+        if msm:
+            tokens += [self.decoder.tokens(*view, shifted=strict) for view in zip(clips, z_msm, msm, strict=True)]
+        if mcm:
+            own = [self.decoder.tokens(*view) for view in zip(clips, z_mcm, mcm, strict=True)]
+            context = [self.decoder.tokens(exo, contexts[1]), self.decoder.tokens(ego, contexts[0])]
             tokens += [torch.cat(views, dim=1) for views in zip(own, context, strict=True)]
         frames = [ego.sampled, exo.sampled] * (len(tokens) // 2)
-        y = self.decoder(tokens, frames, [s.causal] * len(msm) + [False] * len(mcm)) if tokens else []
+        decoder_causal = [s.causal != "none"] * len(msm) + [False] * len(mcm)
+        y = self.decoder(tokens, frames, decoder_causal) if tokens else []
 
         losses = {}
         if s.self_view:
             losses["self"] = self.reconstruction_loss(clips, visible_msm, y[:2])  # eq. 4
         if s.cross_view:
-            losses["cross"] = self.reconstruction_loss(clips, visible_mcm, y[-2:])  # eq. 8
+            y_cross = y[-2:] if self.bottleneck is None else self.bottleneck(clips, z_full, contexts)
+            losses["cross"] = self.reconstruction_loss(clips, visible_mcm, y_cross)  # eq. 8
         if s.cycle:
             there, back = (z_full[0], ego.padding), (z_full[1], exo.padding)
             losses["cycle"] = cycle_loss(*there, *back, s.order_prior) + cycle_loss(*back, *there, s.order_prior)
-        weights = {"self": 1.0, "cross": 1.0, "cycle": s.cycle}
+        # The published code averages MSM over the masked frames of both views, instead of summing over the views.
+        weights = {"self": 0.5 if s.masked_only else 1.0, "cross": 1.0, "cycle": s.cycle}
         weighted = (weights[name] * loss for name, loss in losses.items())
         return {"loss": sum(weighted, start=ego.features.new_zeros(()))} | losses  # eq. 9
 
@@ -159,8 +196,37 @@ class Byov(Method):
                 total = total + error.mean()
         return total
 
+    @torch.no_grad()
+    def diagnose(self, clips: Batch, generator: torch.Generator) -> dict[str, float]:
+        """Return the losses of a batch, also with changed contexts, and those of trivial predictors.
+
+        Keys: "self" and "cross"; "cross/<change>" for each of CONTEXT_CHANGES; "trivial/<predictor>" for predicting the
+        mean frame of the batch, of the view, or of the video.
+        """
+        state = generator.get_state()
+        losses = {name: loss.item() for name, loss in self(clips, generator).items() if name in ("self", "cross")}
+        if "cross" in losses:
+            for name, change in CONTEXT_CHANGES.items():
+                losses[f"cross/{name}"] = self(clips, generator.set_state(state), change)["cross"].item()
+        return losses | {f"trivial/{name}": loss for name, loss in trivial_losses(clips).items()}
+
     def embed(self, features: Features) -> Tensor:
-        return self.encoder.embed(self.prepare(features))
+        z = self.encoder.embed(self.prepare(features))
+        return z if self.bottleneck is None else F.normalize(z, dim=-1)
+
+
+def trivial_losses(clips: Batch) -> dict[str, float]:
+    """Return the reconstruction losses, summed over the views, of three predictors that ignore time."""
+    views = [masked_mean(view.features, ~view.padding) for view in clips]  # (B, 1, width) mean frame of each video
+    predictions = {
+        "constant": [torch.stack(views).mean(dim=(0, 1))] * len(views),
+        "view": [means.mean(dim=0) for means in views],
+        "video": views,
+    }
+    return {
+        name: sum((view.features - mean).square().mean().item() for view, mean in zip(clips, means, strict=True))
+        for name, means in predictions.items()
+    }
 
 
 @full_precision  # bfloat16 is too coarse for frame indices

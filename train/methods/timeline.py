@@ -89,13 +89,15 @@ class Timeline(BackboneMethod):
         self.register_buffer("progress", torch.empty(0, 0), persistent=False)  # (num_videos, max_frames)
 
     def standardize(self, features: Tensor) -> Tensor:
-        return running_standardize(features) if self.settings.online else super().standardize(features)
+        is_running = self.settings.online and self.settings.standardize == "video"
+        return running_standardize(features) if is_running else super().standardize(features)
 
     def training_state(self) -> dict[str, Tensor]:
         return {"progress": self.progress}
 
     def start_training(self, videos: Sequence[CachedVideo], read: ReadFeatures) -> None:
         """Compute the progress labels of the training videos."""
+        super().start_training(videos, read)
         labels = [torch.linspace(0, 1, video.frames) for video in videos]
         for view in VIEWS if self.settings.progress_labels == "aligned" else ():
             own = [index for index, video in enumerate(videos) if video.view == view]

@@ -21,6 +21,8 @@ from byov.train.methods.base import Method
 from byov.train.sampling import BatchSource
 from byov.train.settings import settings_of
 
+DIAGNOSTICS = {f"diagnostics/{name}" for name in ("self", "cross", "cross/other", "cross/reversed", "cross/mean")}
+DIAGNOSTICS |= {f"diagnostics/trivial/{name}" for name in ("constant", "view", "video")}
 METRICS = {"map@10_ego2exo", "map@10_exo2ego", "retrieval", "trimmed", "both", "tau"}
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -53,9 +55,9 @@ def test_a_run_has_all_its_files(reference):
 def test_metrics_have_a_record_of_the_untrained_model_and_of_each_epoch(reference):
     found = records(reference)
     assert [(record["epoch"], record["step"]) for record in found] == [(0, 0), (1, 4), (2, 8), (3, 12)]
-    assert found[0].keys() == {"epoch", "step", *METRICS}
+    assert found[0].keys() == {"epoch", "step", *METRICS, *DIAGNOSTICS}
     for record in found[1:]:
-        assert record.keys() == {"epoch", "step", "lr", "loss", "self", "cross", *METRICS}
+        assert record.keys() == {"epoch", "step", "lr", "loss", "self", "cross", *METRICS, *DIAGNOSTICS}
         assert record["loss"] == pytest.approx(record["self"] + record["cross"])
         assert record["lr"] == 1e-3
     assert found[3]["loss"] < found[1]["loss"]
