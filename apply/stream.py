@@ -2,7 +2,7 @@
 
 import copy
 import logging
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -94,13 +94,17 @@ def training_progress(run: Run, videos: VideoArrays) -> NDArray[np.float64]:
     if labels:
         starts = mean_phase_starts(labels)
         return np.concatenate([reference_progress(v.frames or 0, v.labels, starts) for v in entries.values()])
-    where: dict[str, Any] = {"encoder": run.record.encoder, "ratio": run.record.ratio, "features_dir": run.features_dir}
-    progress: dict[str, NDArray[np.float64]] = {}
-    for view in {video.view for video in entries.values()}:
-        features = load_features(run.dataset, split="train", view=view, **where)
-        aligned = aligned_progress(list(features), features.__getitem__)
-        progress |= {name: label.double().numpy() for name, label in zip(features, aligned, strict=True)}
-    return np.concatenate([progress[name] for name in entries])
+    features = load_features(
+        run.dataset,
+        split="train",
+        encoder=run.record.encoder,
+        ratio=run.record.ratio,
+        features_dir=run.features_dir,
+    )
+    views = [video.view for video in features.videos.values()]
+    aligned = aligned_progress(list(features), views, features.__getitem__)
+    progress = dict(zip(features, aligned, strict=True))
+    return np.concatenate([progress[name].double().numpy() for name in entries])
 
 
 def usable_online(run: Run) -> bool:

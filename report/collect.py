@@ -363,15 +363,18 @@ def progress_labels(data: SplitEmbeddings, sources: SourceVideos) -> tuple[conte
     if run.settings.get("method") != "timeline" or run.settings.get("progress_labels") != "aligned":
         return ()
     training = open_training_data(data.features_dir, run.dataset, run.encoder_folder, run.ratio)
+    videos = training.of("train")
+    read = FeatureStore(training, videos, PRELOADED_BYTES).read
+    labels = aligned_progress(videos, [video.view for video in videos], read, run.seed)
     shown = []
     for view in VIEWS:
-        videos = training.of("train", view)
-        read = FeatureStore(training, videos, PRELOADED_BYTES).read
-        labels = [label.double().numpy() for label in aligned_progress(videos, read, run.seed)]
-        gaps = [np.abs(label - np.linspace(0, 1, len(label))).mean() for label in labels]
-        if not gaps or not max(gaps):
+        gaps = [
+            np.abs(label.numpy() - np.linspace(0, 1, len(label))).mean() if video.view == view else 0.0
+            for video, label in zip(videos, labels, strict=True)
+        ]
+        if not max(gaps, default=0.0):
             continue
-        video, label = videos[int(np.argmax(gaps))], labels[int(np.argmax(gaps))]
+        video, label = videos[int(np.argmax(gaps))], labels[int(np.argmax(gaps))].double().numpy()
         frames, header = centers(len(label), PROGRESS_FRAMES), video_header(training.folder, view, video.id)
         pictures = None
         with suppress(CacheError):

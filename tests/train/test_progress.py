@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from byov.train import progress
-from byov.train.progress import aligned_progress
+from byov.train import progress as progress_module
+from byov.train.progress import aligned_progress, discriminant_axes
 from byov.train.soft_dtw import path_probabilities
 
 WIDTH = 24
@@ -18,8 +18,8 @@ def action(times, rng=None, noise=0.0):
     return features if rng is None else features + noise * rng.standard_normal(features.shape)
 
 
-def labels_of(videos):
-    return [x.numpy() for x in aligned_progress(videos, lambda video: video)]
+def labels_of(videos, views=None):
+    return [x.numpy() for x in aligned_progress(videos, views or ["ego"] * len(videos), lambda video: video)]
 
 
 def brute_force_probabilities(costs, gamma):
@@ -73,6 +73,41 @@ def test_labels_follow_the_action_through_a_pause_and_a_change_of_speed():
             assert np.abs(found - times).mean() < 0.5 * np.abs(linear - times).mean()
 
 
+def test_refined_labels_ignore_motion_that_is_not_part_of_the_action(monkeypatch):
+    """Some features move at random in each video; the refinement finds those that follow the action."""
+    rng = np.random.default_rng(0)
+    distracting = rng.standard_normal((3, WIDTH))
+    videos, true, views = [], [], []
+    for number in range(24):
+        wait = rng.uniform(0, 0.5)
+        times = np.concatenate([np.zeros(int(90 * wait)), np.linspace(0, 1, 90 - int(90 * wait))])
+        phases = rng.uniform(0, 2 * np.pi, 3)
+        motion = np.sin(np.linspace(0, 1, len(times))[:, None] * rng.uniform(3, 12, 3) + phases)
+        videos.append(action(times, rng, 0.1) + motion @ distracting)
+        true.append(times)
+        views.append("exo" if number % 3 else "ego")
+
+    def deviation():
+        labels = labels_of(videos, views)
+        return np.std([label[np.argmax(times > 0)] for label, times in zip(labels, true, strict=True)])
+
+    refined = deviation()
+    monkeypatch.setattr(progress_module, "ROUNDS", 0)
+    monkeypatch.setattr(progress_module, "JOINT_ROUNDS", 0)
+    assert refined < 0.7 * deviation()
+
+
+def test_discriminant_axes_find_what_depends_on_progress():
+    generator = torch.Generator().manual_seed(0)
+    progress = torch.rand(2000, generator=generator)
+    frames = torch.randn(2000, 12, generator=generator)
+    frames[:, 3] = 3 * progress + 0.5 * torch.randn(2000, generator=generator)
+    axes = discriminant_axes(frames, progress)
+    assert axes.shape == (12, progress_module.DISCRIMINANTS)
+    strongest = axes[:, -1].abs() * frames.std(dim=0)
+    assert strongest.argmax() == 3
+
+
 def test_unrelated_videos_fall_back_toward_normalized_time():
     rng = np.random.default_rng(0)
     videos = [rng.standard_normal((60, WIDTH)) for _ in range(8)]
@@ -103,7 +138,7 @@ def test_more_videos_than_references_are_aligned_with_a_random_subset(monkeypatc
     rng = np.random.default_rng(0)
     videos = [action(np.linspace(0, 1, 40) ** rng.uniform(0.5, 2), rng, 0.1) for _ in range(24)]
     all_references = labels_of(videos)
-    monkeypatch.setattr(progress, "MAX_REFERENCES", 12)
+    monkeypatch.setattr(progress_module, "MAX_REFERENCES", 12)
     subset = labels_of(videos)
     difference = np.mean([np.abs(a - b).mean() for a, b in zip(all_references, subset, strict=True)])
     assert 0 < difference < 0.05

@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from byov.cache.layout import VIEWS
 from byov.train import settings as shared
 from byov.train.feature_store import CachedVideo
 from byov.train.methods.base import BackboneMethod, BackboneMethodSettings, Losses, ReadFeatures, mean_over_items
@@ -98,12 +97,10 @@ class Timeline(BackboneMethod):
     def start_training(self, videos: Sequence[CachedVideo], read: ReadFeatures) -> None:
         """Compute the progress labels of the training videos."""
         super().start_training(videos, read)
-        labels = [torch.linspace(0, 1, video.frames) for video in videos]
-        for view in VIEWS if self.settings.progress_labels == "aligned" else ():
-            own = [index for index, video in enumerate(videos) if video.view == view]
-            aligned = aligned_progress([videos[index] for index in own], read, self.settings.seed)
-            for index, label in zip(own, aligned, strict=True):
-                labels[index] = label
+        if self.settings.progress_labels == "aligned":
+            labels = aligned_progress(videos, [video.view for video in videos], read, self.settings.seed)
+        else:
+            labels = [torch.linspace(0, 1, video.frames) for video in videos]
         padded = torch.nn.utils.rnn.pad_sequence(labels, batch_first=True)
         self.progress = padded.to(self.progress.device)
 
