@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from byov.train.networks import Block, FrameBackbone, Group, Positions
+from byov.train.networks import Block, FrameBackbone, Group, Positions, interpolate_table
 from byov.train.sampling import Clips
 
 HIDDEN, DROPOUT = 512, 0.1  # as in the published heads of TCC, GTA and CARL
@@ -45,8 +45,8 @@ class FrameHead(FrameBackbone):
 class ClipTransformer(FrameBackbone):
     """CARL's network without its convolutions: two layers per frame, then a small transformer over the clip.
 
-    Positional encodings are a table for clips of the training length, interpolated to other lengths. If `causal`
-    is True, they encode frame indices, and each frame attends only to itself and earlier frames.
+    Positional encodings are a table for clips of the training length, interpolated to other lengths without padding. If
+    `causal` is True, they encode frame indices, and each frame attends only to itself and earlier frames.
     """
 
     needs_whole_batch = "the BatchNorm layers of its transformer need the whole batch"
@@ -55,7 +55,7 @@ class ClipTransformer(FrameBackbone):
         super().__init__()
         self.causal = causal
         self.frame = nn.Sequential(*_layer(width, HIDDEN), *_layer(HIDDEN, HIDDEN), nn.Linear(HIDDEN, WIDTH))
-        self.positions = Positions(frames, WIDTH, "index" if causal else "interpolated")
+        self.positions = Positions(frames, WIDTH, "index")
         self.blocks = nn.ModuleList(Block(WIDTH, HEADS, activation=F.relu, dropout=DROPOUT) for _ in range(BLOCKS))
         self.out = nn.Linear(WIDTH, latent)
 
@@ -88,7 +88,13 @@ class ClipTransformer(FrameBackbone):
     def _embed_tokens(self, features: Tensor, index: Tensor) -> Tensor:
         """Map features (B, T, width) to tokens (B T, WIDTH). BatchNorm statistics include padding, as published."""
         x = self.frame(features.flatten(0, 1)).unflatten(0, features.shape[:2])
-        tokens: Tensor = x + self.positions(index, index[:, -1] + 1)
+        sampled = index.shape[1]
+        length = index[:, -1] + 1  # padding repeats the last frame
+        if self.causal:
+            positions = self.positions(index, length)
+        else:
+            positions = interpolate_table(self.positions.table, length.clamp(max=sampled), sampled)
+        tokens: Tensor = x + positions
         return tokens.flatten(0, 1)
 
 

@@ -189,7 +189,10 @@ class Positions(nn.Module):
         self.register_buffer("table", sincos(torch.arange(frames), width), persistent=False)
 
     def forward(self, index: Tensor, length: Tensor) -> Tensor:
-        """Encode frame indices (B, T) in clips of lengths (B,) as (B, T, width), or (1, T, width) if all are equal."""
+        """Encode frame indices (B, T) in clips of lengths (B,) as (B, T, width), or (1, T, width) if all are equal.
+
+        In the mode "interpolated", padding counts as sampled frames, as in the published code of BYOV.
+        """
         sampled = index.shape[-1]
         if self.mode == "index":
             return sincos(index, self.width)
@@ -198,6 +201,18 @@ class Positions(nn.Module):
         if self.mode == "none":
             return self.table.new_zeros(1, sampled, self.width)
         return F.interpolate(self.table.T[None], size=sampled, mode="linear").transpose(1, 2)
+
+
+def interpolate_table(table: Tensor, counts: Tensor, length: int) -> Tensor:
+    """Interpolate a table (N, D) linearly to `counts` rows (B,) each; the result (B, length, D) repeats the last row.
+
+    Equal to `F.interpolate` with the mode "linear" for each clip, without its padding.
+    """
+    rank = torch.minimum(torch.arange(length, device=table.device), counts[:, None] - 1)  # (B, length)
+    position = ((rank + 0.5) * (len(table) / counts[:, None]) - 0.5).clamp(0, len(table) - 1)
+    lower = position.floor().long()
+    upper = (lower + 1).clamp(max=len(table) - 1)
+    return torch.lerp(table[lower], table[upper], (position - lower)[..., None].to(table.dtype))
 
 
 def draw_visible(clips: Clips, ratio: float, generator: torch.Generator) -> Tensor:

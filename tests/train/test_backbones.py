@@ -29,6 +29,15 @@ def test_embed_equals_the_training_pass_without_dropout(kind, make_clips, monkey
     torch.testing.assert_close(backbone.embed(features[0]), found[0], atol=1e-6, rtol=1e-5)
 
 
+def test_padding_does_not_change_the_embedding_of_a_short_clip(make_clips):
+    transformer, features = build("transformer").eval(), torch.randn(4, WIDTH)
+    rows = torch.tensor([0, 1, 2, 3, 3, 3])
+    padding = torch.tensor([[False] * 4 + [True] * 2])
+    clip = make_clips(1, 6, features=features[rows][None], index=rows[None], padding=padding)
+    (padded,) = transformer([clip], seeded())
+    torch.testing.assert_close(padded[0, :4], transformer.embed(features), atol=1e-6, rtol=1e-5)
+
+
 def test_the_context_of_the_first_frames_is_the_first_frame():
     head, features = build("frame", context=3), torch.randn(8, WIDTH)
     changed = features.clone()

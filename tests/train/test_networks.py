@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from tests.train.conftest import seeded
 
 from byov.train import networks
-from byov.train.networks import Block, Positions, draw_visible, group, pack, sincos, unpack
+from byov.train.networks import Block, Positions, draw_visible, group, interpolate_table, pack, sincos, unpack
 
 
 @pytest.fixture
@@ -126,3 +126,13 @@ def test_embed_equals_the_forward_pass(make_method, encode, monkeypatch, frames,
     encoder = make_method(position=position[0], position_in=position[1], attention_window=window).encoder
     features = torch.randn(frames, 12)
     torch.testing.assert_close(encoder.embed(features), encode(encoder, features[None])[0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("counts", [(8, 8), (5, 8), (1, 13)])
+def test_interpolated_tables_are_those_of_each_clip_without_its_padding(counts):
+    table = sincos(torch.arange(8), 6)
+    interpolated = interpolate_table(table, torch.tensor(counts), 13)
+    for rows, count in zip(interpolated, counts, strict=True):
+        expected = F.interpolate(table.T[None], size=count, mode="linear")[0].T
+        torch.testing.assert_close(rows[:count], expected, atol=1e-6, rtol=0)
+        assert (rows[count:] == rows[count - 1]).all()

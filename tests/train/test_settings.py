@@ -22,8 +22,10 @@ def resolve(dataset="demo", method="byov", **given):
         ("demo", {"method": "tcn", "tcn_loss": "triplet"}, {"frames": 36}),
         ("demo", {"method": "tcn", "tcn_loss": "triplet", "tcn": "multi"}, {"frames": 32}),
         ("tennis_forehand", {"method": "carl"}, {"frames": 80}),
-        ("tennis_forehand", {"size": "small", "depth": 3}, {"frames": 20, "depth": 3, "latent": 128, "select": "both"}),
-        ("demo", {"size": "small", "recipe": "cycle", "steps": 7}, {"cycle": 5.0, "epochs": 60, "steps": 7}),
+        ("tennis_forehand", {"size": "small", "depth": 3}, {"frames": 20, "depth": 3, "latent": 128, "select": "last"}),
+        ("demo", {"size": "small", "epochs": 7}, {"epochs": 7, "steps": None, "standardize": "dataset"}),
+        ("demo", {"recipe": "bottleneck"}, {"steps": 1500, "position": "none", "depth": 12}),
+        ("demo", {"size": "small", "recipe": "cycle", "steps": 7}, {"cycle": 5.0, "standardize": "video", "steps": 7}),
     ],
 )
 def test_defaults_depend_on_the_dataset_and_given_settings_win(dataset, given, expected):
