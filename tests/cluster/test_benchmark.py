@@ -49,7 +49,8 @@ def byov_sweep(call, tmp_path, monkeypatch):
 def test_the_shipped_benchmark_has_every_method(tmp_path):
     runs = plan_runs([shipped_grid("benchmark", tmp_path, PaperChoice())], tmp_path, allow_missing=True)
     assert {run.settings.method for run in runs} == METHODS.keys()
-    assert len(runs) == 6 * (3 * len(METHODS) + 1)  # timeline is also run with --online, with one seed
+    # byov is run with two recipes, and timeline also with --online and one seed
+    assert len(runs) == 6 * (3 * (len(METHODS) + 1) + 1)
     assert {run.missing for run in runs} >= {
         "byov-extract --dataset metaworld/peg-insert-side --encoder imagenet/efficientnet-lite0"
     }
