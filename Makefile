@@ -11,7 +11,7 @@ RUNS := $(or $(BYOV_RUNS),runs)
 # Otherwise, ./data and ./evaluate would shadow other packages with these names.
 export PYTHONSAFEPATH := 1
 
-.PHONY: help setup demo demo-paper demo-timeline extract tables benchmark test check lint types bench chaos clean
+.PHONY: help setup demo demo-byov demo-timeline extract tables benchmark test check lint types bench chaos clean
 
 help:
 	@echo "make demo                       run everything on the demo videos, without downloads; writes a report"
@@ -35,7 +35,7 @@ $(READY): constraints.txt pyproject.toml
 	@touch $@
 
 # Two models that are small enough to train in parallel on two cores, with one thread each.
-DEMO_PAPER := --size small
+DEMO_BYOV := --recipe bottleneck --size small
 DEMO_TIMELINE := --method timeline --steps 240
 
 # $(call demo_run,NAME,OPTIONS) starts the run, or resumes it if it exists.
@@ -47,13 +47,13 @@ endef
 
 demo: $(READY)
 	$(BIN)/byov-extract --dataset demo
-	@$(MAKE) --no-print-directory --jobs=2 demo-paper demo-timeline
-	$(BIN)/byov-report --run demo-timeline --compare demo-paper
+	@$(MAKE) --no-print-directory --jobs=2 demo-byov demo-timeline
+	$(BIN)/byov-report --run demo-timeline --compare demo-byov
 
-# Write the output of demo-paper to a file, so that the progress bar of demo-timeline stays readable.
-demo-paper: $(READY)
+# Write the output of demo-byov to a file, so that the progress bar of demo-timeline stays readable.
+demo-byov: $(READY)
 	@mkdir -p $(RUNS)
-	@{ $(call demo_run,$@,$(DEMO_PAPER)); } >$(RUNS)/$@.log 2>&1 || { cat $(RUNS)/$@.log; exit 1; }
+	@{ $(call demo_run,$@,$(DEMO_BYOV)); } >$(RUNS)/$@.log 2>&1 || { cat $(RUNS)/$@.log; exit 1; }
 
 demo-timeline: $(READY)
 	@$(call demo_run,$@,$(DEMO_TIMELINE))

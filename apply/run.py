@@ -157,7 +157,7 @@ class Run:
         Returns:
             Frame embeddings (T, D).
 
-        >>> run, features = load_run("demo-paper"), byov.load_features("demo")
+        >>> run, features = load_run("demo-byov"), byov.load_features("demo")
         >>> embedding = run.embed(features["test_ego_00"])
         >>> embedding.shape == (features.videos["test_ego_00"].frames, run.model.settings.latent)
         True
@@ -201,7 +201,7 @@ class Run:
             progress: Receives progress updates.
             stop: Called between blocks of frames; if it returns True, Interrupted is raised.
 
-        >>> video = load_run("demo-paper").embed_video("datasets/demo/test/ego/test_ego_00.mp4")
+        >>> video = load_run("demo-byov").embed_video("datasets/demo/test/ego/test_ego_00.mp4")
         >>> len(video.embedding) == len(video.pts_seconds)
         True
         """
@@ -241,7 +241,7 @@ class Run:
         Args:
             window: Number of most recent frames to use. Default: the length of the longest training video.
 
-        >>> stream = load_run("demo-paper").stream()
+        >>> stream = load_run("demo-byov").stream()
         >>> for frame in np.zeros((2, 240, 320, 3), np.uint8):
         ...     embedding, progress, phase = stream.push(frame)
         >>> 0 <= progress <= 1
@@ -280,7 +280,7 @@ class Run:
             view: Restrict the videos to this view.
             untrained: Open the embeddings of the untrained model instead.
 
-        >>> embeddings = load_run("demo-paper").embeddings("test", view="exo")
+        >>> embeddings = load_run("demo-byov").embeddings("test", view="exo")
         >>> len(embeddings["test_exo_00"]) == embeddings.videos["test_exo_00"].frames
         True
         """
@@ -317,7 +317,7 @@ class Run:
             Scores as fractions, not percentages. A score that cannot be computed is None, and `scores[name].missing`
             gives the reason.
 
-        >>> row = load_run("demo-paper").evaluate("retrieval", "tau")
+        >>> row = load_run("demo-byov").evaluate("retrieval", "tau")
         >>> 0 <= row.value("retrieval/map@5/ego2exo") <= 1
         True
         >>> sorted(row.scores)[:2]
@@ -347,9 +347,9 @@ def load_run(
         runs_dir: Folder that contains the runs. Default: BYOV_RUNS, else runs/.
         features_dir: Feature cache, needed for `embeddings` and `evaluate`. Default: BYOV_FEATURES, else features/.
 
-    >>> run = load_run("demo-paper")
+    >>> run = load_run("demo-byov")
     >>> run, run.record.column
-    (<run demo-paper of demo: BYOV, paper>, 'merged/0.3')
+    (<run demo-byov of demo: BYOV, paper>, 'merged/0.3')
     """
     return Run(choose_run(runs_folder(runs_dir), run), features_folder(features_dir), device, encoder)
 

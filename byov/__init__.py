@@ -3,7 +3,7 @@
 >>> import byov
 >>> byov.extract_features("demo", encoder="random/tiny").failures
 {}
->>> embeddings = byov.load_run("demo-paper").embeddings("test")
+>>> embeddings = byov.load_run("demo-byov").embeddings("test")
 >>> len(embeddings["test_ego_00"]) == embeddings.videos["test_ego_00"].frames
 True
 

@@ -21,7 +21,7 @@ from byov.cache.features import Header, video_header
 from byov.cache.hdf5 import read_array
 from byov.cache.layout import VIEWS
 from byov.cache.manifest import Manifest, load_index, read_sources
-from byov.cache.runs import METRICS_NAME, RunRecord, read_metrics
+from byov.cache.runs import DIAGNOSTICS_PREFIX, METRICS_NAME, RunRecord, read_metrics
 from byov.data.dataset import parse_source
 from byov.data.own_videos import RESUME_MARK, UNLABELED_MARK
 from byov.device import usable_cores
@@ -59,6 +59,17 @@ PROGRESS_FRAMES, PROGRESS_PICTURE_PX, PRELOADED_BYTES = 8, 160 * 120, 1 << 30
 TAU_STRIDE = EvaluationOptions().tau_stride
 VALIDATION = ("retrieval", "trimmed", "both", "tau")  # metrics in metrics.jsonl
 NO_CURVE = ("epoch", "step", "lr")  # keys in metrics.jsonl that are not plotted
+NO_LOSS = ("map@", DIAGNOSTICS_PREFIX)  # prefixes of keys in metrics.jsonl that are not training losses
+DIAGNOSTICS = {
+    "self": "self-view",
+    "cross": "cross-view",
+    "cross/other": "cross-view, another video",
+    "cross/reversed": "cross-view, reversed",
+    "cross/mean": "cross-view, mean of the view",
+    "trivial/constant": "mean frame of all clips",
+    "trivial/view": "mean frame of the view",
+    "trivial/video": "mean frame of the clip",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -387,7 +398,7 @@ def read_curves(run: RunRecord) -> content.Curves:
     """Read a run's losses and validation scores from metrics.jsonl."""
     records = read_metrics(run)
     names = dict.fromkeys(name for record in records for name in record)
-    losses = [name for name in names if name not in (*NO_CURVE, *VALIDATION) and not name.startswith("map@")]
+    losses = [name for name in names if name not in (*NO_CURVE, *VALIDATION) and not name.startswith(NO_LOSS)]
     if not losses and not names.keys() & VALIDATION:
         raise CacheError(f"the run has no losses or scores in {METRICS_NAME}, or the file is missing or damaged")
     # Find the epoch of the saved model by its validation scores, unless the last model was saved.
@@ -397,6 +408,11 @@ def read_curves(run: RunRecord) -> content.Curves:
         losses=tuple(_curve(records, name) for name in losses),
         validation=tuple(_curve(records, name) for name in VALIDATION if name in names),
         kept_epoch=kept[0] if kept else None,
+        diagnostics=tuple(
+            _curve(records, DIAGNOSTICS_PREFIX + name)._replace(name=title)
+            for name, title in DIAGNOSTICS.items()
+            if DIAGNOSTICS_PREFIX + name in names
+        ),
     )
 
 

@@ -84,6 +84,7 @@ class Curves:
     losses: tuple[Curve, ...]
     validation: tuple[Curve, ...]  # empty if there is no val split
     kept_epoch: int | None  # epoch of the saved model, if validation selected it
+    diagnostics: tuple[Curve, ...] = ()  # losses on fixed clips, with changed contexts, and of trivial predictors
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ Picture = NDArray[np.uint8]  # (height, width, 3)
 
 NAMES = (
     *("tsne", "retrieval_ego2exo", "retrieval_exo2ego", "tokens_ego", "tokens_exo", "alignment", "failures"),
-    *("curves", "softmax", "progress"),
+    *("curves", "diagnostics", "softmax", "progress"),
 )
 VIEW_MARKERS = {"ego": "o", "exo": "s"}  # the same markers as in the paper
 
@@ -106,6 +106,8 @@ def draw_charts(content: Content) -> Iterator[tuple[str, Figure]]:
     """Yield the figures that are also shown on the page."""
     if content.curves:
         yield "curves", draw_curves(content.curves)
+        if content.curves.diagnostics:
+            yield "diagnostics", draw_diagnostics(content.curves.diagnostics)
     if content.failures and content.failures.similarity is not None:
         name, frame = content.videos[content.failures.reference.video].name, content.failures.reference.frame
         yield "softmax", draw_softmax(name, frame, content.failures.similarity)
@@ -132,6 +134,30 @@ def draw_curves(curves: parts.Curves) -> Figure:
         axes.set(xlabel="epoch", ylabel=name)
         style.tidy(axes, integer_x=True)
         legend(axes, entries, inches=1.4, loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=2)
+    return figure
+
+
+def draw_diagnostics(curves: Sequence[parts.Curve]) -> Figure:
+    """Draw the losses of a model on fixed clips: solid lines; with changed contexts: dashed; trivial: dotted."""
+    columns = 2
+    height = 2.0 + LEGEND_ROW_INCHES * math.ceil(len(curves) / columns)
+    figure = Figure(figsize=(PAGE_INCHES, height), layout="constrained")
+    axes = figure.add_subplot()
+    entries: Entries = []
+    for number, curve in enumerate(curves):
+        style_of_line = "-" if "," not in curve.name else "--"
+        color = phase_color(number)
+        if curve.name.startswith("mean frame"):
+            style_of_line = ":"
+            color = FAINT
+        (line,) = axes.plot(curve.epochs, curve.values, style_of_line, color=color)
+        if style_of_line == ":":
+            name = curve.name.removeprefix("mean frame of ")
+            axes.annotate(name, (curve.epochs[-1], curve.values[-1]), color=FAINT, ha="right", va="bottom", fontsize=6)
+        entries.append((line, curve.name))
+    axes.set(xlabel="epoch", ylabel="reconstruction loss")
+    style.tidy(axes, integer_x=True)
+    legend(figure, entries, inches=2.4, loc="outside lower center", ncols=columns)
     return figure
 
 

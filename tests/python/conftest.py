@@ -37,14 +37,14 @@ def write_demo_videos(root: Path) -> None:
 
 @pytest.fixture(scope="session")
 def shared_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Project with datasets/demo, features/demo (random/tiny) and runs/demo-paper, which tests must not change."""
+    """Project with datasets/demo, features/demo (random/tiny) and runs/demo-byov, which tests must not change."""
     root = tmp_path_factory.mktemp("project")
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
         write_demo_videos(root / "datasets/demo")
         byov.extract_features("demo", encoder="random/tiny")
-        byov.train_run("demo-paper", **TINY)
+        byov.train_run("demo-byov", **TINY)
     return root
 
 

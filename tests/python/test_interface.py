@@ -55,7 +55,7 @@ def test_features_are_read_on_access(project):
 def test_embed_equals_the_embeddings_of_the_run(project):
     """Check a video file, an array and a tensor."""
     run, features = byov.load_run(device="cpu"), byov.load_features()
-    stored, _ = read_embedding(project / "runs/demo-paper/embeddings/exo/test_exo_00.h5")
+    stored, _ = read_embedding(project / "runs/demo-byov/embeddings/exo/test_exo_00.h5")
     array = features["test_exo_00"]
     video = run.embed_video(project / "datasets/demo/test/exo/test_exo_00.mp4")
     for embedding in (
@@ -95,8 +95,8 @@ def test_embed_rejects(value, message):
 
 
 def test_scores_equal_those_of_the_command(call):
-    row = byov.load_run("demo-paper").evaluate("retrieval", options=byov.EvaluationOptions(ks=(3,)))
-    ran = call(eval_main, "byov-eval", "--run", "demo-paper", "--task", "retrieval", "--k", "3", "--json")
+    row = byov.load_run("demo-byov").evaluate("retrieval", options=byov.EvaluationOptions(ks=(3,)))
+    ran = call(eval_main, "byov-eval", "--run", "demo-byov", "--task", "retrieval", "--k", "3", "--json")
     expected = next(each for each in ran.json["protocols"]["standard"]["rows"] if each["kind"] == "run")
     assert row.nested_scores() == expected["scores"]
     assert set(row.scores) == {f"retrieval/map@3/{setting}" for setting in ("regular", "ego2exo", "exo2ego")}
@@ -170,8 +170,8 @@ def test_defaults_are_the_newest_run_and_the_only_dataset(caplog):
     assert (run.name, run.record.seed, run.model.settings.method) == ("demo-timeline-r0.3-s0", 0, "timeline")
     assert "features/demo/random--tiny" in caplog.text
     assert byov.load_run().name == run.name
-    assert byov.load_run("runs/demo-paper").name == "demo-paper"
-    with pytest.raises(byov.ByovError, match="demo-paper"):
+    assert byov.load_run("runs/demo-byov").name == "demo-byov"
+    with pytest.raises(byov.ByovError, match="demo-byov"):
         byov.load_run("other")
 
 

@@ -119,7 +119,7 @@ def test_runs_are_made_by_the_page_or_by_make_demo(page):
     text = page.read_text(encoding="utf-8")
     code = "\n".join([*blocks(text, "sh"), *blocks(text, "python")]).replace("\\\n", " ")
     trained = [line for line in code.splitlines() if "byov-train" in line and "--resume" not in line]
-    made = {"demo-paper", "demo-timeline", *re.findall(r"--run (\S+)", "\n".join(trained))}
+    made = {"demo-byov", "demo-timeline", *re.findall(r"--run (\S+)", "\n".join(trained))}
     assert set(re.findall(r"(?:--run |--compare |byov-runs \w+ |runs/)([\w.-]+)", code)) <= made
 
 
@@ -171,7 +171,7 @@ def namespace(project):
     """Create the runs and videos that the pages mention, and return the variables that their code uses."""
     for seed, video in enumerate(("head", "tripod")):
         write_gradient(project / f"{video}.mp4", 110, seed)  # 11 seconds, so that all events on the page occur
-    byov.load_run("demo-paper").embed_video("head.mp4").write(project / "new.npz")
+    byov.load_run("demo-byov").embed_video("head.mp4").write(project / "new.npz")
     return {"features": byov.load_features("demo")["test_ego_00"]}
 
 

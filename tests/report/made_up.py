@@ -129,6 +129,10 @@ def make_content(frames: tuple[int, ...] = (60, 45, 51, 66)) -> parts.Content:
             ),
             validation=(parts.Curve("retrieval", epochs[::5], tuple(0.4 + 0.01 * epoch for epoch in epochs[::5])),),
             kept_epoch=21,
+            diagnostics=tuple(
+                parts.Curve(name, epochs[::5], tuple(scale / (scale + epoch) for epoch in epochs[::5]))
+                for name, scale in (("cross-view", 20), ("cross-view, reversed", 30), ("mean frame of the clip", 99))
+            ),
         ),
         projection=parts.Projection(
             points, tuple((title, random.normal(size=(len(points), 2))) for title in ("Frozen: CLIP", "Trained"))

@@ -298,9 +298,11 @@ def test_progress_labels_of_a_timeline_run(project, call):
 
 
 RECORDS = [
-    {"epoch": 0, "step": 0, "retrieval": 0.9, "trimmed": 0.1, "tau": 0.9, "both": 0.5, "map@10_ego2exo": 0.9},
+    {"epoch": 0, "step": 0, "retrieval": 0.9, "trimmed": 0.1, "tau": 0.9, "both": 0.5, "map@10_ego2exo": 0.9}
+    | {"diagnostics/cross/reversed": 0.5},
     {"epoch": 1, "step": 4, "lr": 1e-3, "loss": 3.0, "self": 1.0},
-    {"epoch": 2, "step": 8, "lr": 1e-3, "loss": 2.0, "self": 0.5, "retrieval": 0.6, "tau": 0.1, "both": 0.7},
+    {"epoch": 2, "step": 8, "lr": 1e-3, "loss": 2.0, "self": 0.5, "retrieval": 0.6, "tau": 0.1, "both": 0.7}
+    | {"diagnostics/cross/reversed": 0.4},
     {"epoch": 3, "step": 12, "lr": 1e-3, "loss": 1.0, "self": 0.4, "retrieval": 0.6, "tau": 0.3, "both": 0.8},
 ]
 
@@ -327,6 +329,7 @@ def test_losses_validation_scores_and_the_epoch_of_the_saved_model(curves_of):
     assert [curve.name for curve in curves.validation] == ["retrieval", "trimmed", "both", "tau"]
     assert curves.validation[0] == Curve("retrieval", (0, 2, 3), (0.9, 0.6, 0.6))
     assert (curves.kept_epoch, curves_of(text, "last").kept_epoch) == (2, None)
+    assert curves.diagnostics == (Curve("cross-view, reversed", (0, 2), (0.5, 0.4)),)
 
 
 def test_the_kept_epoch_is_that_of_the_saved_model(shared_project, collected):

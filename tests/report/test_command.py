@@ -178,8 +178,8 @@ def test_make_demo(tmp_path, open_file):
     rows = (
         "efficientnet-lite0 features, merged 0.3 ",
         "Time only",
-        "Untrained (demo-paper)",
-        "demo-paper: BYOV, paper",
+        "Untrained (demo-byov)",
+        "demo-byov: BYOV, paper",
     )
     (verdict,) = [line for line in lines if "is ahead of Time only in" in line]
     for row in (*rows, "demo-timeline: Timeline"):

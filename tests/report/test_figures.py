@@ -70,7 +70,7 @@ def test_the_same_content_gives_the_same_bytes(written, content, tmp_path):
 
 def test_missing_parts_give_no_file(content, tmp_path):
     assert write_figures(without_parts(content), tmp_path / "none") == []
-    assert stems(write_figures(without_parts(content, "curves"), tmp_path)) == ["curves"]
+    assert stems(write_figures(without_parts(content, "curves"), tmp_path)) == ["curves", "diagnostics"]
 
 
 @pytest.mark.slow
@@ -164,6 +164,14 @@ def test_curves_and_the_kept_epoch(content):
     assert drawn.keys() == expected.keys()
     for name, ((epochs, values),) in drawn.items():
         np.testing.assert_array_equal((epochs, values), expected[name])
+
+
+def test_diagnostics_distinguish_changed_contexts_and_trivial_predictors(content):
+    curves = content.curves.diagnostics
+    (axes,) = figures.draw_diagnostics(curves).axes
+    for line, curve in zip(axes.lines, curves, strict=True):
+        np.testing.assert_array_equal(line.get_data(), (curve.epochs, curve.values))
+    assert [line.get_linestyle() for line in axes.lines] == ["-", "--", ":"]
 
 
 def test_failures_draw_matches(content):

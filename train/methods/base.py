@@ -124,7 +124,7 @@ class Method(nn.Module, PyTorchModelHubMixin, library_name="byov", tags=["ego-ex
                 reason = str(error).strip().partition("\n")[0]
                 raise TrainError(
                     f"{folder} is neither a folder nor a model on the Hugging Face Hub. Pass the folder of a run, such "
-                    f"as runs/demo-paper; byov-runs lists the runs. ({reason})"
+                    f"as runs/demo-byov; byov-runs lists the runs. ({reason})"
                 ) from None
             folder = Path(paths[0]).parent
         path, weights = folder / CONFIG_NAME, folder / MODEL_NAME
