@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from byov.data import METAWORLD, metaworld, open_dataset
-from byov.data.metaworld import DEMO, PHASES, Studio, list_clips, write_dataset
+from byov.data.metaworld import DEMO, PHASES, Performance, Studio, list_clips, write_dataset
 from byov.errors import DatasetError
 
 SHIPPED = Path(metaworld.__file__).with_name("demo")
@@ -55,6 +55,21 @@ def test_phases_follow_from_object_and_hand():
     assert metaworld._event_steps(objects, hands, started=0, done=17) == (7, 12, 17)
     assert metaworld._event_steps(objects, hands, started=0, done=12) is None, "done before the object moves"
     assert metaworld._event_steps(np.zeros((20, 3)), hands, started=0, done=17) is None, "the object does not move"
+
+
+def test_waits_precede_the_episode_and_differ():
+    idle = np.linspace(-1, 0, metaworld._LONGEST_WAIT, endpoint=False)[:, None]
+    episode = Performance(np.arange(140.0)[:, None], (50, 80, 120))
+    rng, fractions = np.random.default_rng(0), []
+    for _ in range(50):
+        waiting = metaworld._add_wait(episode, idle, rng)
+        wait = len(waiting.states) - 140
+        fractions.append(wait / len(waiting.states))
+        assert waiting.events == (50 + wait, 80 + wait, 120 + wait)
+        np.testing.assert_array_equal(waiting.states[wait:], episode.states)
+        assert (np.diff(waiting.states[:, 0]) > 0).all(), "the wait ends where the episode starts"
+    assert min(fractions) == pytest.approx(0.3, abs=0.03)
+    assert max(fractions) == pytest.approx(0.6, abs=0.03)
 
 
 def test_playback_keeps_phases_and_pauses():
