@@ -108,6 +108,8 @@ class ByovSettings(EncoderSettings, TrainSettings):
             raise ValueError("--order-prior needs the cycle-consistency loss; set a weight with --cycle")
         if not (self.self_view or self.cross_view or self.cycle):
             raise ValueError("no loss is enabled: --no-self and --no-cross without --cycle")
+        if self.bottleneck and not self.cross_view:
+            raise ValueError("--bottleneck is a loss of cross-view modeling; omit --no-cross")
         masks = self.self_view * self.mask_self + self.cross_view * self.mask_cross
         if self.masked_only and not masks and not self.cycle:
             raise ValueError("no loss is enabled: the loss covers only masked frames, but none is masked")
