@@ -41,6 +41,7 @@ def test_onnx_files_have_the_outputs_of_the_run(byov_export, trained, tmp_path):
         ("tcc", {}),
         ("byov", {"attention_window": 5}),
         ("byov", {"position": "share"}),
+        ("byov", {"recipe": "bottleneck"}),
     ],
 )
 def test_every_backbone_can_be_exported(method, settings, tmp_path):
