@@ -172,7 +172,7 @@ def test_make_demo(tmp_path, open_file):
         return ran.stdout.splitlines()
 
     lines = make_demo(
-        "DEMO_PAPER=--latent 32 --depth 1 --decoder-depth 1 --heads 4 --epochs 2 --batch-size 4 --select both",
+        "DEMO_BYOV=--latent 32 --depth 1 --decoder-depth 1 --heads 4 --epochs 2 --batch-size 4 --select both",
         "DEMO_TIMELINE=--method timeline --latent 32 --epochs 2",
     )
     rows = (
