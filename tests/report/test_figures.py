@@ -89,7 +89,10 @@ def test_hostile_names(content, tmp_path, labels):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("frames", "names"),
-    [((9,), ["tsne", "tokens_ego", "failures", "curves", "softmax", "progress"]), ((1, 1, 1), list(NAMES))],
+    [
+        ((9,), ["tsne", "tokens_ego", "failures", "curves", "diagnostics", "softmax", "progress"]),
+        ((1, 1, 1), list(NAMES)),
+    ],
 )
 def test_few_and_short_videos(tmp_path, frames, names):
     content = make_content(frames)
