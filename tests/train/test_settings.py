@@ -45,7 +45,7 @@ def test_defaults_depend_on_the_dataset_and_given_settings_win(dataset, given, e
         ({"order_prior": 0.2}, "set a weight with --cycle"),
         ({"masked_only": True, "mask_self": 0.0, "mask_cross": 0.0}, "no loss is enabled: .* none is masked"),
         ({"self_view": False, "cross_view": False}, "no loss is enabled: --no-self and --no-cross"),
-        ({"view_bottleneck": True, "cross_view": False}, "omit --no-cross"),
+        ({"cross_loss": "bottleneck", "cross_view": False}, "omit --no-cross"),
         ({"steps": 0}, "steps is 0"),
         ({"steps": 100, "epochs": 2}, "--steps and --epochs"),
         ({"size": "tiny"}, "size is 'tiny'; it must be 'paper' or 'small'"),

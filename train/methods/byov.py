@@ -56,8 +56,10 @@ class ByovSettings(EncoderSettings, TrainSettings):
     skip_first: bool = False  # the published code samples the first frame only from short videos
     pairs: Pairs = "views"  # paper, sec. 3: an ego and an exo video
     # The remaining settings are our additions and not in the paper.
-    view_bottleneck: bool = Field(
-        False, description="Reconstruct each view only from matching frames of the other view (docs/methods.md)."
+    cross_loss: Literal["masked", "bottleneck"] = Field(
+        "masked",
+        description="Cross-view loss: the paper's, or reconstruction of each view from matching frames of the other "
+        "view only.",
     )
     time_prior: Positive = Field(
         0.1, description="Standard deviation, in normalized time, of the bottleneck's prior on matching frames."
@@ -72,7 +74,7 @@ class ByovSettings(EncoderSettings, TrainSettings):
         "official": {"pairs": "any", "norm": "before", "masked_only": True, "skip_first": True},
         "cycle": {"standardize": "video", "crop": (0.5, 1.0), "cycle": 5.0},
         # our choice, based on the val splits of simulated datasets (docs/methods.md)
-        "bottleneck": {"view_bottleneck": True, "position": "none", "standardize": "dataset"}
+        "bottleneck": {"cross_loss": "bottleneck", "position": "none", "standardize": "dataset"}
         | {"steps": 1500, "batch_size": 4, "lr": 1e-3, "schedule": "cosine", "select": "last"},
     }
     SIZES: ClassVar[dict[str, dict[str, Any]]] = {
@@ -108,8 +110,8 @@ class ByovSettings(EncoderSettings, TrainSettings):
             raise ValueError("--order-prior needs the cycle-consistency loss; set a weight with --cycle")
         if not (self.self_view or self.cross_view or self.cycle):
             raise ValueError("no loss is enabled: --no-self and --no-cross without --cycle")
-        if self.view_bottleneck and not self.cross_view:
-            raise ValueError("--view-bottleneck is a loss of cross-view modeling; omit --no-cross")
+        if self.cross_loss == "bottleneck" and not self.cross_view:
+            raise ValueError("--cross-loss bottleneck is a loss of cross-view modeling; omit --no-cross")
         masks = self.self_view * self.mask_self + self.cross_view * self.mask_cross
         if self.masked_only and not masks and not self.cycle:
             raise ValueError("no loss is enabled: the loss covers only masked frames, but none is masked")
@@ -135,9 +137,9 @@ class Byov(Method):
         )
         self.apply(initialize)
         nn.init.normal_(self.decoder.mask_token, std=0.02)
-        self.bottleneck = (
-            CrossViewBottleneck(width, settings.latent, settings.time_prior) if settings.view_bottleneck else None
-        )
+        self.bottleneck = None
+        if settings.cross_loss == "bottleneck":
+            self.bottleneck = CrossViewBottleneck(width, settings.latent, settings.time_prior)
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
         draw = draw_pair(videos, self.settings, self.settings.pairs, skip_first=self.settings.skip_first)
@@ -157,7 +159,7 @@ class Byov(Method):
         # Encode all frames of both views (eq. 5), and the visible frames of MSM (eq. 3) and MCM (eq. 6), in one pass.
         full = [None, None] if s.cross_view or s.cycle else []
         msm = visible_msm if s.self_view else []
-        mcm = visible_mcm if s.cross_view and not s.view_bottleneck else []
+        mcm = visible_mcm if s.cross_view and self.bottleneck is None else []
         causal = [False] * len(full) + [s.causal == "strict"] * len(msm) + [False] * len(mcm)
         visible = [*full, *msm, *mcm]
         z = self.encoder(clips * (len(visible) // 2), visible=visible, causal=causal)
