@@ -3,12 +3,12 @@
 The videos of a view are aligned with each other by soft DTW on their features. The progress of a frame is the mean
 normalized time of the frames matched with it in all videos of the view, including its own. The same event therefore has
 about the same progress in all videos, regardless of pauses and speed. Where the alignment is uninformative, progress
-falls back to normalized time. Views are not aligned with each other, because their frozen features are too different;
-an event is assumed to have the same mean progress in both.
+falls back to normalized time. At first, views are not aligned with each other, because their frozen features are too
+different; an event is assumed to have about the same mean progress in both.
 
 Frozen features also differ between the cameras of one view. The alignment is therefore refined: a linear discriminant
 analysis with progress as the class finds directions in which frames with the same progress are alike in all videos, and
-the videos are aligned again along these directions. The directions for a video are computed without it; otherwise, they
+the videos are aligned again along these directions, within each view and then across both. The directions for a video are computed without it; otherwise, they
 would reproduce the errors of its own labels.
 """
 
