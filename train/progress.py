@@ -8,8 +8,8 @@ different; an event is assumed to have about the same mean progress in both.
 
 Frozen features also differ between the cameras of one view. The alignment is therefore refined: a linear discriminant
 analysis with progress as the class finds directions in which frames with the same progress are alike in all videos, and
-the videos are aligned again along these directions, within each view and then across both. The directions for a video are computed without it; otherwise, they
-would reproduce the errors of its own labels.
+the videos are aligned again along these directions, within each view and then across both. The directions for a video
+are computed without it; otherwise, they would reproduce the errors of its own labels.
 """
 
 from collections.abc import Callable, Iterable, Sequence
