@@ -1,4 +1,6 @@
-"""Align video B to video A: find the matching frame for each frame of A, and transfer A's key events to B."""
+"""Align video B to video A: find the matching frame for each frame of A, and transfer A's key
+events to B.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,50 +32,68 @@ Matching = Literal["dtw", "nearest"]
 GAP = 4  # pixels between the panels
 JPEG_QUALITY = 95
 MAX_CELLS = 2**30  # maximum size of the DTW table, with one byte per cell
-_DIAGONAL, _UP, _LEFT = 0, 1, 2  # directions from a cell to its predecessor
+# directions from a cell to its predecessor
+_DIAGONAL = 0
+_UP = 1
+_LEFT = 2
 
 
 def nearest(a: Embeddings, b: Embeddings) -> Indices:
-    """Return the nearest frame of B for each frame of A, using the same search as the evaluation."""
-    points, starts = Points(np.concatenate([a, b])), np.array([0, len(a)])
+    """Return the nearest frame of B for each frame of A, using the same search as the
+    evaluation.
+    """
+    points = Points(np.concatenate([a, b]))
+    starts = np.array([0, len(a)])
     rows = points.row_blocks(slice(0, len(a)))
     return np.concatenate([points.nearest_in_each(block, starts)[:, 1] for block in rows]) - len(a)
 
 
 def tau(matched: Indices) -> float | None:
-    """Return Kendall's tau between matched frame indices and time; None if all matches are the same frame."""
+    """Return Kendall's tau between matched frame indices and time;
+
+    None if all matches are the same frame.
+    """
     value = float(taus_of_columns(matched[:, None])[0])
     return None if np.isnan(value) else value
 
 
 def dtw_path(a: Embeddings, b: Embeddings) -> Indices:
-    """Return the frame pairs (P, 2) of the path with the smallest total distance, using dynamic time warping.
+    """Return the frame pairs (P, 2) of the path with the smallest total distance, using dynamic
+    time warping.
 
     Ties are broken in favor of the diagonal step, then the step in A.
     """
     if len(a) * len(b) > MAX_CELLS:
         raise ApplyError(
-            f"{len(a)} and {len(b)} frames are too many for dynamic time warping (at most {MAX_CELLS:,} pairs). "
+            f"{len(a)} and {len(b)} frames are too many for dynamic time warping (at most "
+            f"{MAX_CELLS:,} pairs). "
             "Use --method nearest."
         )
-    a, b = a.astype(np.float64), b.astype(np.float64)
+    a = a.astype(np.float64)
+    b = b.astype(np.float64)
     predecessors = np.empty((len(a), len(b)), np.uint8)
     previous = np.full(len(b) + 1, np.inf)  # costs of the previous row, padded on the left
     previous[0] = 0
     for row, frame in enumerate(a):
-        diagonal, up = previous[:-1], previous[1:]
+        diagonal = previous[:-1]
+        up = previous[1:]
         entry = np.minimum(diagonal, up)
-        # c[j] = cost[j] + min(entry[j], c[j - 1]). Subtracting the cumulative cost turns this into a running minimum.
+        # c[j] = cost[j] + min(entry[j], c[j - 1]). Subtracting the cumulative cost turns this into
+        # a running minimum.
         cumulative = np.cumsum(cdist(frame[None], b)[0])
-        current = cumulative + np.minimum.accumulate(entry - np.concatenate([[0.0], cumulative[:-1]]))
+        current = cumulative + np.minimum.accumulate(
+            entry - np.concatenate([[0.0], cumulative[:-1]])
+        )
         left = np.concatenate([[np.inf], current[:-1]])
         predecessors[row] = np.where(left < entry, _LEFT, np.where(diagonal <= up, _DIAGONAL, _UP))
         previous = np.concatenate([[np.inf], current])
-    row, column = len(a) - 1, len(b) - 1
+    row = len(a) - 1
+    column = len(b) - 1
     path = [(row, column)]
     while row or column:
         step = predecessors[row, column]
-        row, column = row - (step != _LEFT), column - (step != _UP)
+        row = row - (step != _LEFT)
+        column = column - (step != _UP)
         path.append((row, column))
     return np.array(path[::-1], np.int64)
 
@@ -87,7 +107,9 @@ def middle_frames(path: Indices) -> Indices:
 
 @dataclass(frozen=True)
 class AlignedVideos:
-    """Two aligned videos: embeddings, the matching frame of B for each frame of A, and event times in both."""
+    """Two aligned videos: embeddings, the matching frame of B for each frame of A, and event times
+    in both.
+    """
 
     a: EmbeddedVideo
     b: EmbeddedVideo
@@ -99,8 +121,12 @@ class AlignedVideos:
 
     def write_table(self, path: Path) -> None:
         """Write a CSV with one row per frame of A."""
-        distances = np.linalg.norm(self.a.embedding.astype(np.float64) - self.b.embedding[self.frames], axis=1)
-        columns = zip(self.a.pts_seconds, self.frames, self.b.pts_seconds[self.frames], distances, strict=True)
+        distances = np.linalg.norm(
+            self.a.embedding.astype(np.float64) - self.b.embedding[self.frames], axis=1
+        )
+        columns = zip(
+            self.a.pts_seconds, self.frames, self.b.pts_seconds[self.frames], distances, strict=True
+        )
         rows = [
             f"{a_frame},{a_seconds:.6f},{b_frame},{b_seconds:.6f},{distance:.6g}\n"
             for a_frame, (a_seconds, b_frame, b_seconds, distance) in enumerate(columns)
@@ -108,7 +134,12 @@ class AlignedVideos:
         write_text(path, "a_frame,a_seconds,b_frame,b_seconds,distance\n" + "".join(rows))
 
     def write_video(
-        self, path: Path, *, height: int = 360, policy: DecodingPolicy = STRICT, progress: Progress = NO_PROGRESS
+        self,
+        path: Path,
+        *,
+        height: int = 360,
+        policy: DecodingPolicy = STRICT,
+        progress: Progress = NO_PROGRESS,
     ) -> None:
         """Write an .mp4, .mov or .mkv video of A next to the matching frames of B, with captions.
 
@@ -117,7 +148,8 @@ class AlignedVideos:
         frames = self.frames.tolist()
         panels_a = read_panels(self.a.path, len(self.a.pts_seconds), height, policy)
         panels_b = read_panels(self.b.path, len(self.b.pts_seconds), height, policy)
-        with TemporaryDirectory() as folder:  # random access to B, whose matching frames may repeat or go back in time
+        # Random access to B, whose matching frames may repeat or go back in time.
+        with TemporaryDirectory() as folder:
             for frame, panel in enumerate(panels_b):
                 if frame in self.frames:
                     panel.save(Path(folder) / f"{frame}.jpg", quality=JPEG_QUALITY)
@@ -142,22 +174,40 @@ class AlignedVideos:
 
 def caption(letter: str, seconds: float, event_seconds: Sequence[float] | None) -> str:
     """Return the caption of a frame, with its phase if the events are known."""
-    phase = "" if event_seconds is None else f"   phase {np.searchsorted(event_seconds, seconds, side='right')}"
+    phase = (
+        ""
+        if event_seconds is None
+        else f"   phase {np.searchsorted(event_seconds, seconds, side='right')}"
+    )
     return f"{letter}   {seconds:.2f} s{phase}"
 
 
 def align_videos(
-    run: Run, a: Path, b: Path, *, method: Matching = "dtw", events: Sequence[float] | None = None, **options: Any
+    run: Run,
+    a: Path,
+    b: Path,
+    *,
+    method: Matching = "dtw",
+    events: Sequence[float] | None = None,
+    **options: Any,
 ) -> AlignedVideos:
     """Embed two videos and match their frames.
 
-    `events` are times in A, in seconds; `options` are passed to `Run.embed_video`.
-    "dtw" finds a monotonic alignment of the whole videos; "nearest" matches each frame of A independently.
+    `events` are times in A, in seconds; `options` are passed to `Run.embed_video`. "dtw" finds a
+    monotonic alignment of the whole videos; "nearest" matches each frame of A independently.
     """
     in_a, in_b = (run.embed_video(path, **options) for path in (a, b))
     nearest_in_b = nearest(in_a.embedding, in_b.embedding)
-    matched = nearest_in_b if method == "nearest" else middle_frames(dtw_path(in_a.embedding, in_b.embedding))
-    b_events = None if events is None else transfer_events(events, in_a.pts_seconds, in_b.pts_seconds, matched)
+    matched = (
+        nearest_in_b
+        if method == "nearest"
+        else middle_frames(dtw_path(in_a.embedding, in_b.embedding))
+    )
+    b_events = (
+        None
+        if events is None
+        else transfer_events(events, in_a.pts_seconds, in_b.pts_seconds, matched)
+    )
     tau_b_in_a = tau(nearest(in_b.embedding, in_a.embedding))
     return AlignedVideos(in_a, in_b, matched, tau(nearest_in_b), tau_b_in_a, events, b_events)
 
@@ -165,20 +215,30 @@ def align_videos(
 def transfer_events(
     event_seconds: Sequence[float], a_seconds: Seconds, b_seconds: Seconds, matched: Indices
 ) -> list[float]:
-    """Transfer event times from A to B: the first frame of A at or after an event determines the frame of B."""
+    """Transfer event times from A to B: the first frame of A at or after an event determines the
+    frame of B.
+    """
     last = a_seconds.max()
     if event_seconds[-1] > last:
-        raise ApplyError(f"--phases: the event at {event_seconds[-1]:g} s is after the last frame of A ({last:.3f} s).")
+        raise ApplyError(
+            f"--phases: the event at {event_seconds[-1]:g} s is after the last frame of A "
+            f"({last:.3f} s)."
+        )
     frames = [int(np.argmax(a_seconds >= event)) for event in event_seconds]
     in_b: list[float] = b_seconds[matched[frames]].tolist()
     if in_b != sorted(in_b):
-        raise ApplyError("--phases: the events are not in order in B. Use --method dtw or omit --phases.")
+        raise ApplyError(
+            "--phases: the events are not in order in B. Use --method dtw or omit --phases."
+        )
     return in_b
 
 
 def events_cell(event_seconds: Sequence[float]) -> str:
     """Format times for the events column of a video CSV: (2.5, 7.1) -> "2.500;7.100".
 
-    Times are rounded down, since a time after that of the frame would start the phase one frame late.
+    Times are rounded down, since a time after that of the frame would start the phase one frame
+    late.
     """
-    return ";".join(str(Decimal(event).quantize(Decimal("0.001"), ROUND_FLOOR)) for event in event_seconds)
+    return ";".join(
+        str(Decimal(event).quantize(Decimal("0.001"), ROUND_FLOOR)) for event in event_seconds
+    )

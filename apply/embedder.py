@@ -35,9 +35,13 @@ class EmbeddedVideo:
     source: EmbeddingProvenance
 
     def write(self, path: Path, view: str | None = None) -> None:
-        """Write an .npz file, or an HDF5 file as in run folders, depending on the suffix of `path`."""
+        """Write an .npz file, or an HDF5 file as in run folders, depending on the suffix of
+        `path`.
+        """
         if path.suffix.lower() != ".npz":
-            write_embedding(path, self.embedding, self.pts_seconds, replace(self.source, view=view or ""))
+            write_embedding(
+                path, self.embedding, self.pts_seconds, replace(self.source, view=view or "")
+            )
             return
         names = ("run", "model_sha256", "video", "source_sha256")
         texts: dict[str, Any] = {name: getattr(self.source, name) for name in names}
@@ -48,17 +52,25 @@ class EmbeddedVideo:
 
 
 def load_run_encoder(
-    run: RunRecord, encoder: str | None = None, device: Device = "auto", progress: Progress = NO_PROGRESS
+    run: RunRecord,
+    encoder: str | None = None,
+    device: Device = "auto",
+    progress: Progress = NO_PROGRESS,
 ) -> FrameEncoder:
-    """Load the encoder of a run, by default from its original source; raise ApplyError if it has changed."""
+    """Load the encoder of a run, by default from its original source; raise ApplyError if it has
+    changed.
+    """
     from_folder = run.encoder_revision.startswith("folder ")
     if encoder is not None:
         name = parse_encoder(encoder)
         if name.id != run.encoder and not (from_folder or name.is_folder):
-            raise ApplyError(f"{run.name} was trained on {run.encoder}, not on {name.id}. Omit --encoder.")
+            raise ApplyError(
+                f"{run.name} was trained on {run.encoder}, not on {name.id}. Omit --encoder."
+            )
     elif from_folder:
         raise ApplyError(
-            f"{run.name} was trained on the encoder {run.encoder!r} from a local folder. Pass it with --encoder FOLDER."
+            f"{run.name} was trained on the encoder {run.encoder!r} from a local folder. Pass it "
+            "with --encoder FOLDER."
         )
     else:
         on_hub = not run.encoder.startswith((RANDOM_PREFIX, IMAGENET_PREFIX))
@@ -71,33 +83,48 @@ def load_run_encoder(
     ):
         if recorded != found:
             raise ApplyError(
-                f"{run.name} was trained on {run.encoder} with {what} {recorded!r}, but {name.source} has {found!r}. "
+                f"{run.name} was trained on {run.encoder} with {what} {recorded!r}, but "
+                f"{name.source} has {found!r}. "
                 f"{'Pass the original folder with' if from_folder else 'Omit'} --encoder."
             )
-    dtype, compute_dtype = str(loaded.dtype).removeprefix("torch."), run.training.get("compute_dtype")
-    if compute_dtype != dtype:  # for example, if the run was trained on a GPU and is used on a robot
+    dtype = str(loaded.dtype).removeprefix("torch.")
+    compute_dtype = run.training.get("compute_dtype")
+    # For example, if the run was trained on a GPU and is used on a robot.
+    if compute_dtype != dtype:
         LOGGER.warning(
-            f"{run.name} was trained on features computed in {compute_dtype}, but --device {loaded.device.type} uses "
+            f"{run.name} was trained on features computed in {compute_dtype}, but --device "
+            f"{loaded.device.type} uses "
             f"{dtype}; the embeddings differ slightly from those of the run"
         )
     return loaded
 
 
 @torch.inference_mode()
-def frame_features(encoder: FrameEncoder, blocks: Iterable[NDArray[np.uint8]], ratio: float) -> Tensor:
+def frame_features(
+    encoder: FrameEncoder, blocks: Iterable[NDArray[np.uint8]], ratio: float
+) -> Tensor:
     """Compute the float16 features (T, width) of a video from blocks of frames (n, H, W, 3).
 
-    Batches have the same shape and memory format as in byov-extract, so the features are bit-identical.
+    Batches have the same shape and memory format as in byov-extract, so the features are
+    bit-identical.
     """
-    merger, merged, filled = TokenMerger((ratio,)), list[Tensor](), 0
-    batch_size, size = ExtractionOptions().frames_per_batch(encoder.device.type), encoder.preprocessing.size
-    batch = torch.zeros(batch_size, size, size, 3, dtype=torch.uint8, device=encoder.device).permute(0, 3, 1, 2)
+    merger = TokenMerger((ratio,))
+    merged = list[Tensor]()
+    filled = 0
+    batch_size = ExtractionOptions().frames_per_batch(encoder.device.type)
+    size = encoder.preprocessing.size
+    batch = torch.zeros(
+        batch_size, size, size, 3, dtype=torch.uint8, device=encoder.device
+    ).permute(0, 3, 1, 2)
     for pixels in blocks:
-        images = encoder.preprocessing.resized(torch.from_numpy(np.ascontiguousarray(pixels)).to(encoder.device))
+        images = encoder.preprocessing.resized(
+            torch.from_numpy(np.ascontiguousarray(pixels)).to(encoder.device)
+        )
         while len(images):
             part = images[: batch_size - filled]
             batch[filled : filled + len(part)] = part
-            images, filled = images[len(part) :], filled + len(part)
+            images = images[len(part) :]
+            filled = filled + len(part)
             if filled == batch_size:
                 merged.append(merger.push(encoder.encode(batch)[0])[0])
                 filled = 0

@@ -20,8 +20,10 @@ from byov.extract.encoders import FrameEncoder
 
 SUFFIXES = (".onnx", ".pt2")
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-TOLERANCE = 1e-4  # maximum difference, relative to the largest absolute value or to 1, if that is larger
-LENGTHS = (2, 1, 17, 64, 300)  # in frames; the first is used for tracing, so it must not be 1 or equal a model size
+# Maximum difference, relative to the largest absolute value or to 1, if that is larger.
+TOLERANCE = 1e-4
+# In frames; the first is used for tracing, so it must not be 1 or equal a model size.
+LENGTHS = (2, 1, 17, 64, 300)
 BATCHES = (2, 1, 3)
 
 
@@ -41,17 +43,21 @@ class _Encoder(nn.Module):
 
     def __init__(self, encoder: FrameEncoder) -> None:
         super().__init__()
-        self.preprocessing, self.tokens = encoder.preprocessing, encoder.module
+        self.preprocessing = encoder.preprocessing
+        self.tokens = encoder.module
 
     def forward(self, frames: Tensor) -> Tensor:
-        tokens: Tensor = self.tokens(self.preprocessing.normalized(frames.permute(0, 3, 1, 2), torch.float32))[0]
+        tokens: Tensor = self.tokens(
+            self.preprocessing.normalized(frames.permute(0, 3, 1, 2), torch.float32)
+        )[0]
         return tokens
 
 
 def export_model(run: Run, path: Path) -> float:
     """Export the model of a run and return the largest difference from PyTorch's output.
 
-    `run` must be on the CPU. Input: "features" (frames, width), float32, as cached. Output: "embeddings" (frames, D).
+    `run` must be on the CPU. Input: "features" (frames, width), float32, as cached. Output:
+    "embeddings" (frames, D).
     """
     inputs = [torch.randn(length, run.model.width, generator=_generator()) for length in LENGTHS]
     about = {"run": run.name, "encoder": run.record.encoder, "column": run.record.column}
@@ -65,23 +71,36 @@ def export_encoder(run: Run, path: Path) -> float:
     """
     encoder = run.frame_encoder()
     shape = (encoder.preprocessing.size, encoder.preprocessing.size, 3)
-    inputs = [torch.randint(256, (n, *shape), dtype=torch.uint8, generator=_generator()) for n in BATCHES]
+    inputs = [
+        torch.randint(256, (n, *shape), dtype=torch.uint8, generator=_generator()) for n in BATCHES
+    ]
     about = {"encoder": run.record.encoder, "preprocessing": run.record.preprocessing}
     return _export(_Encoder(encoder), path, ("frames", "batch", "tokens"), inputs, about)
 
 
 def check_packages(path: Path) -> None:
     """Raise ApplyError if packages that the file format requires are missing."""
-    missing = [package for package in PACKAGES if path.suffix == ".onnx" and find_spec(package) is None]
+    missing = [
+        package for package in PACKAGES if path.suffix == ".onnx" and find_spec(package) is None
+    ]
     if missing:
-        raise ApplyError(f"{path}: ONNX needs {', '.join(missing)}. Run pip install 'byov-egoexo[onnx]'.")
+        raise ApplyError(
+            f"{path}: ONNX needs {', '.join(missing)}. Run pip install 'byov-egoexo[onnx]'."
+        )
 
 
 @torch.inference_mode()
 def _export(
-    module: nn.Module, path: Path, names: tuple[str, str, str], inputs: list[Tensor], about: dict[str, str]
+    module: nn.Module,
+    path: Path,
+    names: tuple[str, str, str],
+    inputs: list[Tensor],
+    about: dict[str, str],
 ) -> float:
-    """Export a module with one input and a dynamic first dimension; `names` are (input, dimension, output)."""
+    """Export a module with one input and a dynamic first dimension;
+
+    `names` are (input, dimension, output).
+    """
     given, dimension, output = names
     module.eval()
     try:
@@ -100,7 +119,10 @@ def _export(
         difference = (run(example) - expected).abs().max() / expected.abs().max().clamp(min=1)
         largest = max(largest, float(difference))
     if not largest <= TOLERANCE:
-        raise ApplyError(f"{path}: the exported model differs from PyTorch by {largest:.2g}. Nothing was written.")
+        raise ApplyError(
+            f"{path}: the exported model differs from PyTorch by {largest:.2g}. Nothing was "
+            "written."
+        )
     write_bytes(path, content)
     return largest
 
@@ -120,7 +142,9 @@ def _onnx_model(
     import onnxruntime
 
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    exported = torch.onnx.export(program, input_names=[given], output_names=[output], dynamo=True, verbose=False)
+    exported = torch.onnx.export(
+        program, input_names=[given], output_names=[output], dynamo=True, verbose=False
+    )
     assert exported is not None
     exported.model.metadata_props.update(about)
     content: bytes = exported.model_proto.SerializeToString()

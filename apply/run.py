@@ -14,7 +14,14 @@ from byov.cache.embeddings import EmbeddingProvenance
 from byov.cache.manifest import Manifest, VideoEntry, load_manifest
 from byov.cache.runs import RunRecord, check_model, choose_run, read_run
 from byov.data.dataset import Split, View
-from byov.data.video import BLOCK_FRAMES, MAX_PIXELS, DecodingPolicy, FrameReader, OnDamage, estimated_frames
+from byov.data.video import (
+    BLOCK_FRAMES,
+    MAX_PIXELS,
+    DecodingPolicy,
+    FrameReader,
+    OnDamage,
+    estimated_frames,
+)
 from byov.device import Device, pick_device, usable_cores
 from byov.errors import ApplyError, UnknownVideoError
 from byov.evaluate.embeddings import RunEmbeddings
@@ -56,18 +63,25 @@ class VideoArrays(Mapping[str, NDArray[Any]]):
         split: Split | None,
         view: View | None,
     ) -> None:
-        chosen = [video for video in videos if split in (None, video.split) and view in (None, video.view)]
+        chosen = [
+            video for video in videos if split in (None, video.split) and view in (None, video.view)
+        ]
         if not chosen:
-            existing = ", ".join(sorted({f"{video.split} {video.view}" for video in videos})) or "none"
+            existing = (
+                ", ".join(sorted({f"{video.split} {video.view}" for video in videos})) or "none"
+            )
             wanted = " ".join(part for part in (split, view) if part)
             raise ApplyError(f"{manifest.dataset} has no {wanted} videos. Existing: {existing}.")
-        self.dataset, self.phases = manifest.dataset, manifest.phases
+        self.dataset = manifest.dataset
+        self.phases = manifest.phases
         self.videos = {video.id: video for video in chosen}
         self._read = read
 
     def __getitem__(self, video: str) -> NDArray[Any]:
         if video not in self.videos:
-            raise UnknownVideoError(f"{video!r} is not one of the {len(self)} videos, such as {next(iter(self))!r}.")
+            raise UnknownVideoError(
+                f"{video!r} is not one of the {len(self)} videos, such as {next(iter(self))!r}."
+            )
         return self._read(self.videos[video])
 
     def __iter__(self) -> Iterator[str]:
@@ -105,16 +119,26 @@ def load_features(
     ('ego', 'test', True)
     """
     data = open_training_data(features_folder(features_dir), dataset, encoder, ratio)
-    manifest, store = load_manifest(data.folder.parent / "manifest.json"), FeatureStore(data, (), 0)
+    manifest = load_manifest(data.folder.parent / "manifest.json")
+    store = FeatureStore(data, (), 0)
     cached = {video.id: video for video in data.videos}
     entries = [entry for entry in manifest.videos if entry.id in cached]
-    return VideoArrays(manifest, entries, lambda video: store.read(cached[video.id]), split=split, view=view)
+    return VideoArrays(
+        manifest, entries, lambda video: store.read(cached[video.id]), split=split, view=view
+    )
 
 
 def check_frames(frames: NDArray[Any], shape: str = "(T, H, W, 3)") -> None:
     """Raise ApplyError unless `frames` is a uint8 array of the given shape."""
-    if frames.dtype != np.uint8 or frames.ndim != shape.count(",") + 1 or not frames.size or frames.shape[-1] != 3:
-        raise ApplyError(f"Expected RGB frames, uint8 {shape}, but this array is {frames.dtype} {frames.shape}.")
+    if (
+        frames.dtype != np.uint8
+        or frames.ndim != shape.count(",") + 1
+        or not frames.size
+        or frames.shape[-1] != 3
+    ):
+        raise ApplyError(
+            f"Expected RGB frames, uint8 {shape}, but this array is {frames.dtype} {frames.shape}."
+        )
 
 
 class Run:
@@ -129,11 +153,20 @@ class Run:
     """
 
     def __init__(
-        self, record: RunRecord, features_dir: Path, device: Device = "auto", encoder: str | None = None
+        self,
+        record: RunRecord,
+        features_dir: Path,
+        device: Device = "auto",
+        encoder: str | None = None,
     ) -> None:
         check_choice("device", device, Device)
-        self.record, self.name, self.folder, self.dataset = record, record.name, record.folder, record.dataset
-        self.features_dir, self._device, self._encoder = features_dir, device, encoder
+        self.record = record
+        self.name = record.name
+        self.folder = record.folder
+        self.dataset = record.dataset
+        self.features_dir = features_dir
+        self._device = device
+        self._encoder = encoder
         self._frame_encoder: FrameEncoder | None = None
 
     def __repr__(self) -> str:
@@ -146,12 +179,14 @@ class Run:
 
         return Method.from_pretrained(self.folder, map_location=str(pick_device(self._device)))
 
-    def embed(self, video: "str | os.PathLike[str] | NDArray[Any] | Tensor", **options: Any) -> NDArray[np.float32]:
+    def embed(
+        self, video: "str | os.PathLike[str] | NDArray[Any] | Tensor", **options: Any
+    ) -> NDArray[np.float32]:
         """Embed the frames of one video.
 
         Args:
-            video: Path of a video file, (T, H, W, 3) uint8 RGB frames as a NumPy array, or (T, d) features from the
-                encoder that the run was trained on.
+            video: Path of a video file, (T, H, W, 3) uint8 RGB frames as a NumPy array, or (T, d)
+                features from the encoder that the run was trained on.
             **options: Further arguments of `embed_video`, if `video` is a path.
 
         Returns:
@@ -166,13 +201,18 @@ class Run:
         """
         if isinstance(video, (str, os.PathLike)):
             return self.embed_video(video, **options).embedding
-        shape, kind = tuple(getattr(video, "shape", ())), getattr(getattr(video, "dtype", None), "kind", "f")
+        shape = tuple(getattr(video, "shape", ()))
+        kind = getattr(getattr(video, "dtype", None), "kind", "f")
         if isinstance(video, np.ndarray) and len(shape) == 4:
             check_frames(video)
-            blocks = (video[first : first + BLOCK_FRAMES] for first in range(0, len(video), BLOCK_FRAMES))
+            blocks = (
+                video[first : first + BLOCK_FRAMES] for first in range(0, len(video), BLOCK_FRAMES)
+            )
             return self._embed(self._features(blocks))
         if len(shape) != 2 or not shape[0] or shape[1] != self.model.width or kind not in "fiu":
-            what = f"a {video.dtype} array of shape {shape}" if shape else f"a {type(video).__name__}"
+            what = (
+                f"a {video.dtype} array of shape {shape}" if shape else f"a {type(video).__name__}"
+            )
             raise ApplyError(
                 f"Cannot embed {what}: {self.name} takes a path, (T, H, W, 3) frames, or "
                 f"(T, {self.model.width}) features, one video at a time."
@@ -189,7 +229,8 @@ class Run:
         progress: Progress = NO_PROGRESS,
         stop: Stop = never,
     ) -> "EmbeddedVideo":
-        """Embed a video file with the encoder and model of the run, and return embeddings and frame times.
+        """Embed a video file with the encoder and model of the run, and return embeddings and frame
+        times.
 
         The encoder is loaded on first use.
 
@@ -207,15 +248,19 @@ class Run:
         """
         from byov.apply.embedder import EmbeddedVideo
 
-        path, record = Path(video), self.record
+        path = Path(video)
+        record = self.record
         self.frame_encoder(progress)  # fails if the encoder is not the one in the record
         if not path.is_file():
             raise ApplyError(f"{path} is not a file.")
-        policy, pts_seconds = DecodingPolicy(on_truncated, on_corrupt, max_pixels), list[NDArray[np.float64]]()
+        policy = DecodingPolicy(on_truncated, on_corrupt, max_pixels)
+        pts_seconds = list[NDArray[np.float64]]()
 
         def blocks() -> Iterator[NDArray[np.uint8]]:
             reader = FrameReader(path, threads=usable_cores(), policy=policy)
-            with Stoppable(progress, stop).bar("frames", unit="frame", total=estimated_frames(path)) as bar:
+            with Stoppable(progress, stop).bar(
+                "frames", unit="frame", total=estimated_frames(path)
+            ) as bar:
                 for block in reader.blocks():
                     pts_seconds.append(block.pts_seconds)
                     yield block.pixels
@@ -228,7 +273,9 @@ class Run:
             dataset="none",
             view="",
             video=path.stem,
-            **record.model_dump(include={"encoder", "encoder_revision", "encoder_sha256", "preprocessing", "column"}),
+            **record.model_dump(
+                include={"encoder", "encoder_revision", "encoder_sha256", "preprocessing", "column"}
+            ),
             column_sha256=array_sha256(features.cpu().numpy()),
             first_frame=0,
             source_sha256=file_sha256(path),
@@ -236,10 +283,12 @@ class Run:
         return EmbeddedVideo(path, self._embed(features), np.concatenate(pts_seconds), source)
 
     def stream(self, window: int | None = None) -> "Stream":
-        """Open a stream for live video; its `push` method returns the embedding, progress and phase of a frame.
+        """Open a stream for live video; its `push` method returns the embedding, progress and phase
+        of a frame.
 
         Args:
-            window: Number of most recent frames to use. Default: the length of the longest training video.
+            window: Number of most recent frames to use. Default: the length of the longest training
+                video.
 
         >>> stream = load_run("demo-byov").stream()
         >>> for frame in np.zeros((2, 240, 320, 3), np.uint8):
@@ -252,11 +301,15 @@ class Run:
         return Stream(self, window)
 
     def frame_encoder(self, progress: Progress = NO_PROGRESS) -> "FrameEncoder":
-        """Return the frozen vision model that the run was trained with; it is loaded on the first call."""
+        """Return the frozen vision model that the run was trained with; it is loaded on the first
+        call.
+        """
         if self._frame_encoder is None:
             from byov.apply.embedder import load_run_encoder
 
-            self._frame_encoder = load_run_encoder(self.record, self._encoder, self._device, progress)
+            self._frame_encoder = load_run_encoder(
+                self.record, self._encoder, self._device, progress
+            )
         return self._frame_encoder
 
     def _features(self, blocks: Iterable[NDArray[np.uint8]]) -> "Tensor":
@@ -269,10 +322,15 @@ class Run:
             features = features.to(next(self.model.parameters()).device)
         embedding: NDArray[np.float32] = self.model.embed(features).cpu().numpy()
         if not np.isfinite(embedding).all():
-            raise ApplyError(f"The embeddings of {self.name} are not finite. Check the features, or use another run.")
+            raise ApplyError(
+                f"The embeddings of {self.name} are not finite. Check the features, or use another "
+                "run."
+            )
         return embedding
 
-    def embeddings(self, split: Split = "test", *, view: View | None = None, untrained: bool = False) -> VideoArrays:
+    def embeddings(
+        self, split: Split = "test", *, view: View | None = None, untrained: bool = False
+    ) -> VideoArrays:
         """Open the embeddings of the dataset as a mapping from video ids to (T, D) float32 arrays.
 
         Args:
@@ -284,10 +342,16 @@ class Run:
         >>> len(embeddings["test_exo_00"]) == embeddings.videos["test_exo_00"].frames
         True
         """
-        reader = RunEmbeddings(self.folder.parent, self.features_dir, self.name, untrained=untrained)
+        reader = RunEmbeddings(
+            self.folder.parent, self.features_dir, self.name, untrained=untrained
+        )
         entries = [segment.video for segment in segments(reader.manifest, split)]
         arrays = VideoArrays(
-            reader.manifest, entries, lambda video: reader.rows(Segment(video)), split=split, view=view
+            reader.manifest,
+            entries,
+            lambda video: reader.rows(Segment(video)),
+            split=split,
+            view=view,
         )
         reader.require_files([Segment(video) for video in arrays.videos.values()], split)
         return arrays
@@ -307,15 +371,16 @@ class Run:
         Args:
             *tasks: Task names. Default: all tasks that the dataset has labels for, except few-shot.
             split: "val" or "test".
-            protocol: "standard", "trimmed" (sub-clips embedded on their own) or "online" (no later frames).
+            protocol: "standard", "trimmed" (sub-clips embedded on their own) or "online" (no later
+                frames).
             untrained: Score the untrained model instead.
             options: Task options.
             progress: Receives progress updates.
             stop: Called between tasks; if it returns True, Interrupted is raised.
 
         Returns:
-            Scores as fractions, not percentages. A score that cannot be computed is None, and `scores[name].missing`
-            gives the reason.
+            Scores as fractions, not percentages. A score that cannot be computed is None, and
+            `scores[name].missing` gives the reason.
 
         >>> row = load_run("demo-byov").evaluate("retrieval", "tau")
         >>> 0 <= row.value("retrieval/map@5/ego2exo") <= 1
@@ -323,10 +388,14 @@ class Run:
         >>> sorted(row.scores)[:2]
         ['kendalls_tau/all', 'kendalls_tau/ego-ego']
         """
-        reader = RunEmbeddings(self.folder.parent, self.features_dir, self.name, untrained=untrained)
+        reader = RunEmbeddings(
+            self.folder.parent, self.features_dir, self.name, untrained=untrained
+        )
         check_choice("split", split, ScoredSplit)
         require_labels(reader.manifest, split, tasks)
-        scope = Scope(split, (protocol,), tasks or tasks_of(reader.manifest), options or EvaluationOptions())
+        scope = Scope(
+            split, (protocol,), tasks or tasks_of(reader.manifest), options or EvaluationOptions()
+        )
         return evaluate(reader, scope, Stoppable(progress, stop))[protocol]
 
 
@@ -345,13 +414,16 @@ def load_run(
         device: Device for the model and the encoder.
         encoder: Local folder of the run's encoder, if it is not on the Hugging Face Hub.
         runs_dir: Folder that contains the runs. Default: BYOV_RUNS, else runs/.
-        features_dir: Feature cache, needed for `embeddings` and `evaluate`. Default: BYOV_FEATURES, else features/.
+        features_dir: Feature cache, needed for `embeddings` and `evaluate`. Default: BYOV_FEATURES,
+            else features/.
 
     >>> run = load_run("demo-byov")
     >>> run, run.record.column
     (<run demo-byov of demo: BYOV, paper>, 'merged/0.3')
     """
-    return Run(choose_run(runs_folder(runs_dir), run), features_folder(features_dir), device, encoder)
+    return Run(
+        choose_run(runs_folder(runs_dir), run), features_folder(features_dir), device, encoder
+    )
 
 
 def train_run(
@@ -362,11 +434,13 @@ def train_run(
     runs_dir: Folder = None,
     **options: Any,
 ) -> Run:
-    """Train a method on cached features, select the best model on the val split and embed all videos with it.
+    """Train a method on cached features, select the best model on the val split and embed all
+    videos with it.
 
-    Accepts the arguments of `byov.train.run.train_run` (method, dataset, encoder, ratio, resume, progress, stop, ...)
-    and method settings, which are the options of byov-train with underscores. If `stop` returns True, Interrupted is
-    raised; a run resumed with `resume=True` gives the same result as an uninterrupted one.
+    Accepts the arguments of `byov.train.run.train_run` (method, dataset, encoder, ratio, resume,
+    progress, stop, ...) and method settings, which are the options of byov-train with underscores.
+    If `stop` returns True, Interrupted is raised; a run resumed with `resume=True` gives the same
+    result as an uninterrupted one.
 
     >>> run = train_run("tiny", latent=32, depth=1, decoder_depth=1, heads=4, frames=8, epochs=2)
     >>> run
@@ -376,5 +450,9 @@ def train_run(
     """
     from byov.train import run as training
 
-    summary = training.train_run(run, device=device, features_dir=features_dir, runs_dir=runs_dir, **options)
-    return Run(read_run(runs_folder(runs_dir), summary["run"]), features_folder(features_dir), device)
+    summary = training.train_run(
+        run, device=device, features_dir=features_dir, runs_dir=runs_dir, **options
+    )
+    return Run(
+        read_run(runs_folder(runs_dir), summary["run"]), features_folder(features_dir), device
+    )

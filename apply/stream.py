@@ -1,4 +1,6 @@
-"""Live video: embed each frame as it arrives, and estimate progress and phase from the training videos."""
+"""Live video: embed each frame as it arrives, and estimate progress and phase from the training
+videos.
+"""
 
 import copy
 import logging
@@ -29,10 +31,10 @@ class StreamedFrame(NamedTuple):
 class Stream:
     """Stream of live video that shows one action. Create it with `Run.stream`.
 
-    Each frame is embedded as the last of the newest `window` frames, without latency and at constant cost. Token
-    merging compares a frame with the next one, so the newest frame uses the scores of the previous frame and is merged
-    again when the next one arrives. Progress is the mean progress of the nearest training frames, and the phase is the
-    most frequent one among them.
+    Each frame is embedded as the last of the newest `window` frames, without latency and at
+    constant cost. Token merging compares a frame with the next one, so the newest frame uses the
+    scores of the previous frame and is merged again when the next one arrives. Progress is the mean
+    progress of the nearest training frames, and the phase is the most frequent one among them.
     """
 
     def __init__(self, run: Run, window: int | None = None) -> None:
@@ -40,23 +42,31 @@ class Stream:
             raise ApplyError(f"window is {window!r}. Pass a number of frames, at least 2.")
         if not usable_online(run):
             LOGGER.warning(
-                f"{run.name}: {run.record.title or run.record.recipe} was trained on whole videos, so it treats "
-                "every frame as the end of the action. For live video, use byov-train --method timeline --online."
+                f"{run.name}: {run.record.title or run.record.recipe} was trained on whole videos, "
+                "so it treats "
+                "every frame as the end of the action. For live video, use byov-train --method "
+                "timeline --online."
             )
-        self._run, self._encoder = run, run.frame_encoder()
+        self._run = run
+        self._encoder = run.frame_encoder()
         videos = run.embeddings("train")
         self._training = np.concatenate(list(videos.values()))
         self._square_norms = np.square(self._training).sum(axis=1)
         self._progress = training_progress(run, videos)
-        labels = [video.labels or (UNLABELED,) * (video.frames or 0) for video in videos.videos.values()]
-        self._labels, self._phases = np.concatenate(labels), videos.phases
+        labels = [
+            video.labels or (UNLABELED,) * (video.frames or 0) for video in videos.videos.values()
+        ]
+        self._labels = np.concatenate(labels)
+        self._phases = videos.phases
         self.window = window or max(video.frames or 0 for video in videos.videos.values())
         self.reset()
 
     def reset(self) -> None:
         """Start a new action."""
         self._merger = TokenMerger((self._run.record.ratio,))
-        self._features = torch.empty(0, self._run.model.width, dtype=torch.float16, device=self._encoder.device)
+        self._features = torch.empty(
+            0, self._run.model.width, dtype=torch.float16, device=self._encoder.device
+        )
         self._size: tuple[int, ...] | None = None
 
     @torch.inference_mode()
@@ -64,22 +74,27 @@ class Stream:
         """Embed the next frame, a uint8 RGB array (H, W, 3).
 
         Raises:
-            ApplyError: If the array has the wrong type or shape, or its size differs from earlier frames.
+            ApplyError: If the array has the wrong type or shape, or its size differs from earlier
+                frames.
         """
         frame = np.asarray(frame)
         check_frames(frame, "(H, W, 3)")
         if self._size not in (None, frame.shape):
             raise ApplyError(
-                f"A frame of shape {frame.shape} follows frames of shape {self._size}. Resize it or call reset()."
+                f"A frame of shape {frame.shape} follows frames of shape {self._size}. Resize it "
+                "or call reset()."
             )
         self._size = frame.shape
         pixels = torch.from_numpy(np.ascontiguousarray(frame)[None]).to(self._encoder.device)
         tokens, _ = self._encoder.encode(self._encoder.preprocessing.resized(pixels))
         merged = self._merger.push(tokens)[0][:, 0].half()  # final features of the previous frame
         newest = copy.copy(self._merger).finish()[0][:, 0].half()
-        self._features = torch.cat([self._features[: -len(merged) or None], merged, newest])[-self.window :]
+        self._features = torch.cat([self._features[: -len(merged) or None], merged, newest])[
+            -self.window :
+        ]
         embedding = self._run.embed(self._features)[-1]
-        distances = self._square_norms - 2 * self._training @ embedding  # squared distances, up to a constant
+        # Squared distances, up to a constant.
+        distances = self._square_norms - 2 * self._training @ embedding
         nearest = np.argsort(distances, kind="stable")[:NEIGHBORS]
         labels = self._labels[nearest]
         counts = np.bincount(labels[labels != UNLABELED])
@@ -88,12 +103,16 @@ class Stream:
 
 
 def training_progress(run: Run, videos: VideoArrays) -> NDArray[np.float64]:
-    """Return the progress of all training frames, based on their labels or, without labels, on aligning the videos."""
+    """Return the progress of all training frames, based on their labels or, without labels, on
+    aligning the videos.
+    """
     entries = videos.videos
     labels = [video.labels for video in entries.values() if video.labels is not None]
     if labels:
         starts = mean_phase_starts(labels)
-        return np.concatenate([reference_progress(v.frames or 0, v.labels, starts) for v in entries.values()])
+        return np.concatenate(
+            [reference_progress(v.frames or 0, v.labels, starts) for v in entries.values()]
+        )
     features = load_features(
         run.dataset,
         split="train",

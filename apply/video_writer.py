@@ -20,21 +20,28 @@ CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska"}  # suffix -> FFm
 TICK = Fraction(1, 90_000)  # seconds; frame durations at common frame rates are multiples of this
 DEFAULT_FPS = Fraction(25)  # frame rate of videos with a single frame
 MIN_FPS = Fraction(1, 1000)
-MIN_ASPECT, MAX_ASPECT = 0.5, 4.0  # limits of a panel's aspect ratio; frames outside them are padded with black
+# limits of a panel's aspect ratio; frames outside them are padded with black
+MIN_ASPECT = 0.5
+MAX_ASPECT = 4.0
 
 
-def write_video(path: Path, images: Iterable[NDArray[np.uint8]], pts_seconds: NDArray[np.float64]) -> None:
+def write_video(
+    path: Path, images: Iterable[NDArray[np.uint8]], pts_seconds: NDArray[np.float64]
+) -> None:
     """Write a video atomically, as .mp4, .mov or .mkv.
 
-    Images are RGB arrays (height, width, 3), all of the same even size. Frame times are shifted to start at 0 and made
-    strictly increasing.
+    Images are RGB arrays (height, width, 3), all of the same even size. Frame times are shifted to
+    start at 0 and made strictly increasing.
     """
     order = np.arange(len(pts_seconds))
     ticks = np.round((pts_seconds - pts_seconds[0]) / float(TICK)).astype(np.int64)
-    ticks = np.maximum.accumulate(ticks - order) + order  # strictly increasing, as containers require
+    # Strictly increasing, as containers require.
+    ticks = np.maximum.accumulate(ticks - order) + order
     fps = DEFAULT_FPS
     if len(ticks) > 1:
-        fps = max((Fraction(len(ticks) - 1) / (int(ticks[-1]) * TICK)).limit_denominator(1001), MIN_FPS)
+        fps = max(
+            (Fraction(len(ticks) - 1) / (int(ticks[-1]) * TICK)).limit_denominator(1001), MIN_FPS
+        )
     durations = np.diff(ticks, append=ticks[-1] + round(1 / (fps * TICK)))
     file_format = CONTAINERS[path.suffix.lower()]
     # Put the index at the start of MP4 files, so that browsers can play the video while it loads.
@@ -44,33 +51,48 @@ def write_video(path: Path, images: Iterable[NDArray[np.uint8]], pts_seconds: ND
             with creation:
                 opened = av.open(str(partial.absolute()), "w", format=file_format, options=options)
             with opened as container:
-                stream = container.add_stream("libx264", rate=fps, options={"preset": "veryfast", "crf": "20"})
+                stream = container.add_stream(
+                    "libx264", rate=fps, options={"preset": "veryfast", "crf": "20"}
+                )
                 stream.pix_fmt = "yuv420p"
                 stream.codec_context.time_base = TICK
                 stream.codec_context.colorspace = Colorspace.ITU601
-                for image, start, duration in zip(images, ticks.tolist(), durations.tolist(), strict=True):
+                for image, start, duration in zip(
+                    images, ticks.tolist(), durations.tolist(), strict=True
+                ):
                     if not stream.codec_context.is_open:
                         stream.height, stream.width = image.shape[:2]
                     frame = av.VideoFrame.from_ndarray(image, format="rgb24")
                     frame = frame.reformat(format="yuv420p", dst_colorspace=Colorspace.ITU601)
-                    frame.pts, frame.duration, frame.time_base = start, duration, TICK
+                    frame.pts = start
+                    frame.duration = duration
+                    frame.time_base = TICK
                     container.mux(stream.encode(frame))
                 container.mux(stream.encode(None))
         except av.error.FFmpegError as error:
             if isinstance(error, OSError):  # for example, the disk is full
                 raise OSError(error.errno, error.strerror, str(path)) from error
-            raise ApplyError(f"{path}: FFmpeg cannot write this file ({error.strerror}).") from error
+            raise ApplyError(
+                f"{path}: FFmpeg cannot write this file ({error.strerror})."
+            ) from error
 
 
-def read_panels(path: Path, frames: int, height: int, policy: DecodingPolicy) -> Iterator[Image.Image]:
-    """Decode a video of exactly `frames` frames and fit them into panels with the first frame's aspect ratio."""
-    count, size = 0, None
+def read_panels(
+    path: Path, frames: int, height: int, policy: DecodingPolicy
+) -> Iterator[Image.Image]:
+    """Decode a video of exactly `frames` frames and fit them into panels with the first frame's
+    aspect ratio.
+    """
+    count = 0
+    size = None
     reader = FrameReader(path, threads=usable_cores(), policy=policy)
     for block in reader.blocks():
         for pixels in block.pixels:
             image = Image.fromarray(pixels)
             if reader.pixel_aspect != 1:
-                image = image.resize((max(1, round(image.width * reader.pixel_aspect)), image.height))
+                image = image.resize(
+                    (max(1, round(image.width * reader.pixel_aspect)), image.height)
+                )
             if size is None:  # choose an even width, as H.264 requires
                 aspect = min(max(image.width / image.height, MIN_ASPECT), MAX_ASPECT)
                 size = 2 * round(height * aspect / 2), height
@@ -81,7 +103,9 @@ def read_panels(path: Path, frames: int, height: int, policy: DecodingPolicy) ->
 
 
 def draw_captions(image: Image.Image, captions: Sequence[tuple[int, str]]) -> None:
-    """Darken the bottom of an image and write captions on it, given as (left edge in pixels, text)."""
+    """Darken the bottom of an image and write captions on it, given as (left edge in pixels,
+    text).
+    """
     width, height = image.size
     font_size = max(9, height // 20)
     band_height = min(height, 2 * font_size)

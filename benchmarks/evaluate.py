@@ -22,25 +22,39 @@ from tests.evaluate import naive
 PHASES = 4
 
 
-def make_frames(videos: int, frames: int, seed: int, width: int = 256, grain: float = 1.0) -> Frames:
-    """Make videos that show the same phases, half of them ego videos; `grain` controls how much the phases overlap."""
-    world, random = np.random.default_rng(0), np.random.default_rng(seed)
+def make_frames(
+    videos: int, frames: int, seed: int, width: int = 256, grain: float = 1.0
+) -> Frames:
+    """Make videos that show the same phases, half of them ego videos;
+
+    `grain` controls how much the phases overlap.
+    """
+    world = np.random.default_rng(0)
+    random = np.random.default_rng(seed)
     phases = world.standard_normal((PHASES, width))
     labels = np.tile(np.arange(frames) * PHASES // frames, videos)
     styles = 0.7 * random.standard_normal((videos, width))
-    embeddings = phases[labels] + styles.repeat(frames, axis=0) + grain * random.standard_normal((len(labels), width))
+    embeddings = (
+        phases[labels]
+        + styles.repeat(frames, axis=0)
+        + grain * random.standard_normal((len(labels), width))
+    )
     is_ego = np.arange(videos) % 2 == 0
     return Frames(embeddings.astype(np.float32), labels, np.full(videos, frames), is_ego)
 
 
 def bench_retrieval() -> None:
     test = make_frames(20, 146, seed=2)
-    loops, ours = partial(naive.mean_average_precision, test), partial(mean_average_precision, test)
+    loops = partial(naive.mean_average_precision, test)
+    ours = partial(mean_average_precision, test)
     compare_times("retrieval, three settings, K = 5, 10, 15: loops / ours", loops, ours, ">= 50")
 
 
 def bench_classification() -> None:
-    """Compare the two SVC solvers. As with real embeddings of this width, most frames are support vectors."""
+    """Compare the two SVC solvers.
+
+    As with real embeddings of this width, most frames are support vectors.
+    """
     train, test = (make_frames(80, 140, seed, width=672, grain=3) for seed in (1, 2))
     theirs = seconds(partial(naive.phase_f1, train, test))
     for solver in sorted({svm_solver(), "scikit-learn"}):
@@ -49,7 +63,10 @@ def bench_classification() -> None:
             sys.modules["sklearnex"] = None  # simulates that it is not installed
         fit_classifiers.cache_clear()
         ours = seconds(partial(phase_f1, train, test))
-        print(f"classification: SVC {theirs:.0f} s / ours with {solver} {ours:.0f} s: {theirs / ours:.1f} (want >= 2)")
+        print(
+            f"classification: SVC {theirs:.0f} s / ours with {solver} {ours:.0f} s: "
+            f"{theirs / ours:.1f} (want >= 2)"
+        )
 
 
 if __name__ == "__main__":

@@ -29,12 +29,15 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 from benchmarks.common import compare, seconds, write_dataset
 
-VIT, LITE = "random/clip-vit-base-patch16", "imagenet/efficientnet-lite0"
+VIT = "random/clip-vit-base-patch16"
+LITE = "imagenet/efficientnet-lite0"
 SIX_RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
 
 
 class FreeEncoder(FrameEncoder):
-    """Zero-cost encoder that simulates a very fast device; it returns the same tokens for every batch."""
+    """Zero-cost encoder that simulates a very fast device; it returns the same tokens for every
+    batch.
+    """
 
     def __init__(self, tokens: int, width: int) -> None:
         name = EncoderName("random/free", "random/free", "none")
@@ -47,9 +50,14 @@ class FreeEncoder(FrameEncoder):
 
 
 def pipeline_fps(
-    table: Path, encoder: FrameEncoder, ratios: Sequence[float] = SIX_RATIOS, batch_size: int = CPU_BATCH
+    table: Path,
+    encoder: FrameEncoder,
+    ratios: Sequence[float] = SIX_RATIOS,
+    batch_size: int = CPU_BATCH,
 ) -> float:
-    """Measure the frames per second of an extraction into an empty cache, with the encoder already loaded."""
+    """Measure the frames per second of an extraction into an empty cache, with the encoder already
+    loaded.
+    """
     with tempfile.TemporaryDirectory() as features:
         options = ExtractionOptions(tuple(ratios), batch_size=batch_size)
         plan = make_plan(read_own_videos("bench", table), Path(features), encoder.name, options)
@@ -59,7 +67,9 @@ def pipeline_fps(
 
 
 def decode_and_resize_fps(table: Path, preprocessing: Preprocessing) -> float:
-    """Measure the frames per second of decoding and resizing alone, with as many threads as in an extraction."""
+    """Measure the frames per second of decoding and resizing alone, with as many threads as in an
+    extraction.
+    """
     paths = [video.path for video in read_own_videos("bench", table).videos]
     workers, threads = decoder_threads(len(paths))
 
@@ -82,8 +92,10 @@ def network_fps(network: Callable[[torch.Tensor], object], batches: int) -> floa
 
 
 def bench_compute(root: Path) -> None:
-    encoder, table = load_encoder(parse_encoder(VIT), device="cpu"), write_dataset(root, ("train",) * 2, 64)
-    six, one = partial(pipeline_fps, table, encoder), partial(pipeline_fps, table, encoder, (0.3,))
+    encoder = load_encoder(parse_encoder(VIT), device="cpu")
+    table = write_dataset(root, ("train",) * 2, 64)
+    six = partial(pipeline_fps, table, encoder)
+    one = partial(pipeline_fps, table, encoder, (0.3,))
     compare("pipeline / bare ViT-B/16", six, partial(network_fps, encoder.encode, 2), ">= 0.95", 3)
     compare("one STM ratio / six", one, six, ">= 0.97", 3)
 
@@ -94,24 +106,39 @@ def bench_decode(root: Path) -> None:
         table = write_dataset(root / f"{height}p", ("train",) * 8, frames, width, height)
         pipeline = partial(pipeline_fps, table, encoder, batch_size=CUDA_BATCH)
         alone = partial(decode_and_resize_fps, table, encoder.preprocessing)
-        compare(f"no-op encoder, {height}p: pipeline / decoding and resizing", pipeline, alone, ">= 0.90", 9)
+        compare(
+            f"no-op encoder, {height}p: pipeline / decoding and resizing",
+            pipeline,
+            alone,
+            ">= 0.90",
+            9,
+        )
 
 
 def bench_rerun(root: Path, count: int = 10_000) -> None:
     """Time an extraction that finds all videos in the cache."""
     table = write_dataset(root, ("train",) * count, 1, 32, 32)
-    extract = partial(extract_features, manifest=table, encoder="random/tiny", ratios=(0.3,), features_dir=root)
+    extract = partial(
+        extract_features, manifest=table, encoder="random/tiny", ratios=(0.3,), features_dir=root
+    )
     extract()
     started = time.process_time()
     assert extract().cached == count
     elapsed = time.process_time() - started
-    print(f"nothing to do, {count:,} videos: {elapsed / count * 1e3:.3f} ms of processor time per video (want <= 0.5)")
+    print(
+        f"nothing to do, {count:,} videos: {elapsed / count * 1e3:.3f} ms of processor time per "
+        "video (want <= 0.5)"
+    )
 
 
 def bench_stream(root: Path) -> None:
-    """Compare the frame rate of a live stream (window of 150 frames) with that of the same encoder run in batches."""
+    """Compare the frame rate of a live stream (window of 150 frames) with that of the same encoder
+    run in batches.
+    """
     table = write_dataset(root, ("train",) * 4, 150)
-    byov.extract_features(manifest=table, encoder=LITE, ratios=(0.3,), features_dir=root / "features")
+    byov.extract_features(
+        manifest=table, encoder=LITE, ratios=(0.3,), features_dir=root / "features"
+    )
     folders = {"features_dir": root / "features", "runs_dir": root / "runs"}
     run = byov.train_run("live", method="timeline", online=True, epochs=1, device="cpu", **folders)
     frames = np.concatenate([block.pixels for block in FrameReader(root / "v00000.mp4").blocks()])

@@ -29,7 +29,10 @@ from benchmarks.common import compare_times
 from tests import factories
 from tests.train import naive
 
-WIDTH, FRAMES, VIDEO_FRAMES = 768, 32, 150  # CLIP ViT-B/16 width, frames per clip, length of a Break Eggs video
+# CLIP ViT-B/16 width, frames per clip, length of a Break Eggs video
+WIDTH = 768
+FRAMES = 32
+VIDEO_FRAMES = 150
 
 
 class Step:
@@ -37,10 +40,14 @@ class Step:
 
     def __init__(self, method: str = "byov", **settings: Any) -> None:
         self.method = build_method(WIDTH, resolve_settings(method, "bench", settings))
-        self._optimizer = torch.optim.Adam(self.method.parameters(), lr=self.method.settings.lr, fused=True)
+        self._optimizer = torch.optim.Adam(
+            self.method.parameters(), lr=self.method.settings.lr, fused=True
+        )
         self._generator = torch.Generator().manual_seed(0)
 
-    def __call__(self, clips: Batch, losses: Callable[[Batch, torch.Generator], Losses] | None = None) -> None:
+    def __call__(
+        self, clips: Batch, losses: Callable[[Batch, torch.Generator], Losses] | None = None
+    ) -> None:
         (losses or self.method)(clips, self._generator)["loss"].backward()
         self._optimizer.step()
         self._optimizer.zero_grad()
@@ -57,8 +64,11 @@ def bench_joined(data: TrainingData) -> None:
     for batch, want, times in ((1, ">= 1.3", 25), (4, ">= 1.3", 15), (16, ">= 1.0", 9)):
         step = Step(batch_size=batch)
         clips = step.batches(data).batch(0)
-        separate, joint = partial(step, clips, partial(naive.naive_losses, step.method)), partial(step, clips)
-        compare_times(f"step at batch {batch}: separate calls / joint", separate, joint, want, times)
+        separate = partial(step, clips, partial(naive.naive_losses, step.method))
+        joint = partial(step, clips)
+        compare_times(
+            f"step at batch {batch}: separate calls / joint", separate, joint, want, times
+        )
 
 
 def bench_methods(data: TrainingData) -> None:
@@ -72,23 +82,38 @@ def bench_methods(data: TrainingData) -> None:
 
 
 def bench_in_loop(data: TrainingData) -> None:
-    """Compare running the vision model in every step, as in the published code, with cached features."""
-    encoder, step = load_encoder(parse_encoder("random/clip-vit-base-patch16"), device="cpu"), Step()
+    """Compare running the vision model in every step, as in the published code, with cached
+    features.
+    """
+    encoder = load_encoder(parse_encoder("random/clip-vit-base-patch16"), device="cpu")
+    step = Step()
     images = torch.randint(0, 256, (FRAMES, 3, 224, 224), dtype=torch.uint8)
     clips = step.batches(data).batch(0)
 
     def in_loop() -> None:
-        features = [merge_tokens(encoder.encode(images)[0].float(), [0.3])[0.3][None] for _ in clips]
-        step(tuple(replace(clip, features=each) for clip, each in zip(clips, features, strict=True)))
+        features = [
+            merge_tokens(encoder.encode(images)[0].float(), [0.3])[0.3][None] for _ in clips
+        ]
+        step(
+            tuple(replace(clip, features=each) for clip, each in zip(clips, features, strict=True))
+        )
 
-    compare_times("step: ViT-B/16 in the loop / from the cache", in_loop, partial(step, clips), ">= 50", 3)
+    compare_times(
+        "step: ViT-B/16 in the loop / from the cache", in_loop, partial(step, clips), ">= 50", 3
+    )
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         names = [(view, f"v{number}") for number in range(30) for view in ("ego", "exo")]
         videos = {("train", *name): VIDEO_FRAMES for name in names}
-        factories.write_cache(Path(folder), videos, width=WIDTH, ratios=(0.3,), pairs={name: name[1] for name in names})
+        factories.write_cache(
+            Path(folder),
+            videos,
+            width=WIDTH,
+            ratios=(0.3,),
+            pairs={name: name[1] for name in names},
+        )
         features = open_training_data(Path(folder), None, None, 0.3)
         for benchmark in sys.argv[1:] or ("in_loop", "joined", "methods"):
             globals()[f"bench_{benchmark}"](features)

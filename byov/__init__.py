@@ -40,8 +40,12 @@ __all__ = [
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 # These names are imported on first use, because importing torch, h5py and NumPy takes seconds.
-_MODULES = dict.fromkeys(("Run", "VideoArrays", "load_features", "load_run", "train_run"), "byov.apply.run")
-_MODULES |= dict.fromkeys(("ExtractedFeatures", "extract_features"), "byov.extract.extract_features")
+_MODULES = dict.fromkeys(
+    ("Run", "VideoArrays", "load_features", "load_run", "train_run"), "byov.apply.run"
+)
+_MODULES |= dict.fromkeys(
+    ("ExtractedFeatures", "extract_features"), "byov.extract.extract_features"
+)
 _MODULES |= dict.fromkeys(("ByovError", "Interrupted"), "byov.errors")
 _MODULES |= {"EvaluationOptions": "byov.evaluate.tasks"}
 

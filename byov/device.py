@@ -15,11 +15,17 @@ def pick_device(name: Device) -> "torch.device":
     """Return a PyTorch device; "auto" selects the first available one of CUDA, MPS and CPU."""
     import torch
 
-    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    available = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
     if name == "auto":
         return torch.device(next(kind for kind, is_available in available.items() if is_available))
     if not available.get(name):
-        raise ByovError(f"--device {name} is not available to PyTorch on this machine; use --device auto")
+        raise ByovError(
+            f"--device {name} is not available to PyTorch on this machine; use --device auto"
+        )
     return torch.device(name)
 
 
@@ -29,6 +35,8 @@ def usable_cores() -> int:
 
 
 def computing_threads() -> int:
-    """Return the number of compute threads: OMP_NUM_THREADS, as in PyTorch and BLAS, else all usable cores."""
+    """Return the number of compute threads: OMP_NUM_THREADS, as in PyTorch and BLAS, else all
+    usable cores.
+    """
     limit = os.environ.get("OMP_NUM_THREADS", "")
     return min(usable_cores(), int(limit)) if limit.isdecimal() and int(limit) else usable_cores()

@@ -62,7 +62,9 @@ class Interrupted(Exception):
 
 
 class Diverged(Exception):
-    """Raised if the loss or the weights are not finite, or if training processes are out of sync."""
+    """Raised if the loss or the weights are not finite, or if training processes are out of
+    sync.
+    """
 
 
 class ProcessLost(Exception):
@@ -70,6 +72,8 @@ class ProcessLost(Exception):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error means that Python, PyTorch or the dynamic linker ran out of memory."""
+    """Return whether an error means that Python, PyTorch or the dynamic linker ran out of
+    memory.
+    """
     texts = "allocate memory|not enough memory|out of memory|start new thread|failed to map segment"
     return isinstance(error, MemoryError) or re.search(texts, str(error)) is not None

@@ -1,4 +1,6 @@
-"""Resolve folders: an explicit argument, then an environment variable, then a folder in the working directory."""
+"""Resolve folders: an explicit argument, then an environment variable, then a folder in the working
+directory.
+"""
 
 import os
 from pathlib import Path

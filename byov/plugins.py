@@ -15,12 +15,17 @@ T = TypeVar("T")
 class Registry(Mapping[str, T]):
     """Mapping from names to built-in objects and to plug-ins in an entry-point group.
 
-    Plug-ins are loaded on first use, not on import, because they import this package themselves. Plug-ins that cannot
-    be loaded, or for which `check(name, object)` raises, are skipped with a warning.
+    Plug-ins are loaded on first use, not on import, because they import this package themselves.
+    Plug-ins that cannot be loaded, or for which `check(name, object)` raises, are skipped with a
+    warning.
     """
 
-    def __init__(self, group: str, built_in: Mapping[str, T], check: Callable[[str, Any], None] | None = None) -> None:
-        self._group, self._built_in, self._check = group, built_in, check
+    def __init__(
+        self, group: str, built_in: Mapping[str, T], check: Callable[[str, Any], None] | None = None
+    ) -> None:
+        self._group = group
+        self._built_in = built_in
+        self._check = check
 
     @cached_property
     def _all(self) -> dict[str, T]:
@@ -36,7 +41,10 @@ class Registry(Mapping[str, T]):
             except Exception as error:  # importing a plug-in can raise anything
                 package = f" of {entry.dist.name}" if entry.dist else ""
                 reason = " ".join(str(error).split()) or type(error).__name__
-                PROBLEMS.append(f"skipped the plug-in {entry.name} = {entry.value} in {self._group}{package}: {reason}")
+                PROBLEMS.append(
+                    f"skipped the plug-in {entry.name} = {entry.value} in {self._group}{package}: "
+                    f"{reason}"
+                )
                 LOGGER.warning(PROBLEMS[-1])
         return found
 

@@ -1,7 +1,7 @@
 """Progress reporting and cancellation.
 
-Library functions report progress to their `progress` argument. The caller decides whether this draws a bar, writes a
-log line, raises Interrupted or does nothing.
+Library functions report progress to their `progress` argument. The caller decides whether this
+draws a bar, writes a log line, raises Interrupted or does nothing.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sized
@@ -50,7 +50,13 @@ NO_PROGRESS: Progress = _NoProgress()
 
 
 def track(
-    items: Iterable[T], progress: Progress, name: str, *, unit: str, total: int | None = None, brief: bool = False
+    items: Iterable[T],
+    progress: Progress,
+    name: str,
+    *,
+    unit: str,
+    total: int | None = None,
+    brief: bool = False,
 ) -> Iterator[T]:
     """Iterate over items and report each of them as one finished unit."""
     if total is None and isinstance(items, Sized):
@@ -67,10 +73,13 @@ def never() -> bool:
 
 
 class Stoppable:
-    """Progress reporter that raises Interrupted if `stop` returns True at the start of a task or after a unit."""
+    """Progress reporter that raises Interrupted if `stop` returns True at the start of a task or
+    after a unit.
+    """
 
     def __init__(self, progress: Progress, stop: Stop) -> None:
-        self._progress, self._stop = progress, stop
+        self._progress = progress
+        self._stop = stop
 
     @contextmanager
     def bar(self, name: str, **options: Any) -> Iterator[Bar]:
@@ -81,7 +90,8 @@ class Stoppable:
 
 class _StoppableBar:
     def __init__(self, bar: Bar, stop: Stop) -> None:
-        self._bar, self._stop = bar, stop
+        self._bar = bar
+        self._stop = stop
 
     def advance(self, count: int = 1, *, latest: str = "") -> None:
         self._bar.advance(count, latest=latest)

@@ -8,11 +8,19 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from byov.errors import ByovError
 
 UNLABELED = -1  # phase index of unlabeled frames
-# Dataclasses read from files require exact types and finite numbers, and ignore fields added by later versions.
+# Dataclasses read from files require exact types and finite numbers, and ignore fields added by
+# later versions.
 READ_FROM_FILE = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
-_WRAPPING = re.compile(r"^\w+ should | after validation|, unable to parse .*")  # boilerplate in pydantic messages
-_LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below", "multiple_of": "a multiple of"}
+# Boilerplate in pydantic messages.
+_WRAPPING = re.compile(r"^\w+ should | after validation|, unable to parse .*")
+_LIMITS = {
+    "ge": "at least",
+    "gt": "above",
+    "le": "at most",
+    "lt": "below",
+    "multiple_of": "a multiple of",
+}
 
 
 class Record(BaseModel):
@@ -50,6 +58,10 @@ def problem(error: ValidationError) -> str:
         return f"no {place}" if first["type"] == "missing" else f"{place} is unknown"
     if first["type"] in ("value_error", "json_invalid"):  # the former comes from our own validators
         return first["msg"].removeprefix("Value error, ")
-    limits = [f"be {_LIMITS[key]} {limit:,.12g}" for key, limit in first.get("ctx", {}).items() if key in _LIMITS]
+    limits = [
+        f"be {_LIMITS[key]} {limit:,.12g}"
+        for key, limit in first.get("ctx", {}).items()
+        if key in _LIMITS
+    ]
     expected = limits[0] if limits else _WRAPPING.sub("", first["msg"])
     return f"{'.'.join((*parents, name))} is {shown}; it must {expected}"

@@ -4,7 +4,8 @@
 def printable(text: str) -> str:
     """Escape control characters, so that file contents cannot control the terminal."""
     return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
     )
 
 

@@ -1,8 +1,8 @@
 """Atomic file writes and locks.
 
-A file is written under a temporary name in its final folder, synced and renamed, so it is either complete or absent.
-Writers hold a lock on `<temporary name>.lock`. If the lock is free, the writer was killed and a later process removes
-the temporary file.
+A file is written under a temporary name in its final folder, synced and renamed, so it is either
+complete or absent. Writers hold a lock on `<temporary name>.lock`. If the lock is free, the writer
+was killed and a later process removes the temporary file.
 """
 
 import errno
@@ -24,8 +24,8 @@ PARTIAL_SUFFIX = ".partial"
 NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 NO_WAIT_SECONDS = 0.1  # tolerates `is_locked` in another process, which holds the lock briefly
 _live: dict["PartialFile", FileLock] = {}  # temporary files of this process and their locks
-# Lock that is held while a file or folder is created or renamed. An exit handler can acquire it before `discard_own`
-# to prevent other threads from creating files afterwards.
+# Lock that is held while a file or folder is created or renamed. An exit handler can acquire it
+# before `discard_own` to prevent other threads from creating files afterwards.
 creation = threading.RLock()
 
 
@@ -69,7 +69,9 @@ class PartialFile:
 
 @contextmanager
 def replacing(final: Path) -> Iterator[Path]:
-    """Yield a temporary path that is renamed to `final` on success and removed if the block raises."""
+    """Yield a temporary path that is renamed to `final` on success and removed if the block
+    raises.
+    """
     partial = PartialFile(final)
     try:
         yield partial.path
@@ -113,10 +115,13 @@ def make_folder(folder: Path) -> None:
 
 
 def remove_abandoned(folder: Path, *, recursive: bool = True) -> None:
-    """Remove temporary files of killed writers from `folder` and, if `recursive` is True, its subfolders."""
+    """Remove temporary files of killed writers from `folder` and, if `recursive` is True, its
+    subfolders.
+    """
     for lock_path in folder.glob(f"{'**/' * recursive}.*{PARTIAL_SUFFIX}.lock"):
         partial = lock_path.with_suffix("")
-        # Timeout: a live writer holds the lock. OSError: the file is gone or belongs to another user.
+        # Timeout: a live writer holds the lock. OSError: the file is gone or belongs to another
+        # user.
         with suppress(Timeout, OSError), FileLock(lock_path, timeout=0):
             partial.unlink(missing_ok=True)
             lock_path.unlink(missing_ok=True)
@@ -131,7 +136,8 @@ def discard_own() -> None:
 
 @contextmanager
 def exclusive(lock_path: Path, *, busy: Exception | None = None) -> Iterator[None]:
-    """Run the block in one process at a time. If the lock is taken, raise `busy`, or wait if it is None.
+    """Run the block in one process at a time. If the lock is taken, raise `busy`, or wait if it is
+    None.
 
     In a read-only folder there is nothing to protect, so the block runs without a lock.
     """
@@ -165,8 +171,12 @@ def is_locked(lock_path: Path) -> bool:
 
 
 def _acquire(lock_path: Path, *, wait: bool = False) -> FileLock:
-    """Acquire a lock; if the file system does not support locks, warn once and continue without one."""
-    lock = FileLock(lock_path, timeout=-1 if wait else NO_WAIT_SECONDS, mode=0o666, thread_local=False)
+    """Acquire a lock; if the file system does not support locks, warn once and continue without
+    one.
+    """
+    lock = FileLock(
+        lock_path, timeout=-1 if wait else NO_WAIT_SECONDS, mode=0o666, thread_local=False
+    )
     try:
         lock.acquire(poll_interval=0.005)
     except Timeout:
@@ -180,7 +190,10 @@ def _acquire(lock_path: Path, *, wait: bool = False) -> FileLock:
 
 @cache
 def _warn_without_locks(folder: Path) -> None:
-    LOGGER.warning(f"{folder}: this file system does not support locks; run only one process at a time in this folder")
+    LOGGER.warning(
+        f"{folder}: this file system does not support locks; run only one process at a time in "
+        "this folder"
+    )
 
 
 def _sync(path: Path) -> None:

@@ -1,8 +1,8 @@
 """SHA-256 digests of files and of their contents.
 
-A sealed file contains its own digest, computed with the 64 digest characters set to zero. JSON files store it under the
-key `file_sha256`, safetensors files under the same key in their metadata. A file without a digest is not checked, so
-users can accept a manual edit by deleting the digest.
+A sealed file contains its own digest, computed with the 64 digest characters set to zero. JSON
+files store it under the key `file_sha256`, safetensors files under the same key in their metadata.
+A file without a digest is not checked, so users can accept a manual edit by deleting the digest.
 """
 
 import hashlib
@@ -41,9 +41,13 @@ class NewerSchemaError(CacheError):
 
 
 def check_schema(version: Any, path: Path | str) -> None:
-    """Raise NewerSchemaError if a file has a newer schema version, or ValueError if the version is invalid."""
+    """Raise NewerSchemaError if a file has a newer schema version, or ValueError if the version is
+    invalid.
+    """
     if type(version) is int and version > SCHEMA_VERSION:
-        raise NewerSchemaError(f"{path}: written by a newer version of byov (schema version {version}); update byov")
+        raise NewerSchemaError(
+            f"{path}: written by a newer version of byov (schema version {version}); update byov"
+        )
     if type(version) is not int or version != SCHEMA_VERSION:
         raise ValueError(f"schema_version is {version!r}; it must be {SCHEMA_VERSION}")
 
@@ -55,7 +59,9 @@ def file_sha256(path: Path) -> str:
 
 
 def fingerprint(path: Path) -> str:
-    """Return a digest of a file's size and 16 evenly spaced samples of 16 KiB; it detects a re-exported video."""
+    """Return a digest of a file's size and 16 evenly spaced samples of 16 KiB; it detects a
+    re-exported video.
+    """
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())
     with path.open("rb") as file:
@@ -69,12 +75,20 @@ def fingerprint(path: Path) -> str:
 
 
 def segment_digest(digest: str, fragment: str) -> str:
-    """Derive the digest of a segment such as "#t=2.5,7" from the digest of its file; "" means the whole file."""
-    return hashlib.sha256(f"{digest}{fragment}".encode()).hexdigest()[: len(digest)] if fragment else digest
+    """Derive the digest of a segment such as "#t=2.5,7" from the digest of its file; "" means the
+    whole file.
+    """
+    return (
+        hashlib.sha256(f"{digest}{fragment}".encode()).hexdigest()[: len(digest)]
+        if fragment
+        else digest
+    )
 
 
 def file_state(path: Path) -> tuple[int, int, int]:
-    """Return inode, size and modification time, which change when a file is replaced or written to."""
+    """Return inode, size and modification time, which change when a file is replaced or written
+    to.
+    """
     found = path.stat()
     return found.st_ino, found.st_size, found.st_mtime_ns
 
@@ -86,7 +100,9 @@ def array_sha256(values: NDArray[Any]) -> str:
 
 def json_sha256(value: Any) -> str:
     """Return the SHA-256 of a JSON value, independent of key order."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    ).hexdigest()
 
 
 def seal(content: bytes | bytearray) -> bytes:
@@ -95,11 +111,15 @@ def seal(content: bytes | bytearray) -> bytes:
     if blank is None or blank[1] != _ZEROS.encode():
         raise ValueError("no blank seal in the content")
     first, end = blank.span(1)
-    return b"".join((content[:first], hashlib.sha256(content).hexdigest().encode(), memoryview(content)[end:]))
+    return b"".join(
+        (content[:first], hashlib.sha256(content).hexdigest().encode(), memoryview(content)[end:])
+    )
 
 
 def check_seal(content: bytes) -> bool:
-    """Return whether the content of a file includes its digest; raise SealError if the digest does not match."""
+    """Return whether the content of a file includes its digest; raise SealError if the digest does
+    not match.
+    """
     found = _SEAL.search(content)
     if found is None:
         return False
@@ -119,12 +139,15 @@ def seal_json(record: Mapping[str, Any]) -> bytes:
 
 def read_sealed_json(content: bytes) -> dict[str, Any]:
     """Parse a JSON file and verify its digest, if it has one."""
-    is_sealed, record = check_seal(content), json.loads(content)
+    is_sealed = check_seal(content)
+    record = json.loads(content)
     if not isinstance(record, dict):
         raise ValueError("not a JSON object")
     record.pop(SEAL_NAME, None)
     # A digest under another key means that the key is damaged.
-    if not is_sealed and any(isinstance(value, str) and len(value) == len(_ZEROS) for value in record.values()):
+    if not is_sealed and any(
+        isinstance(value, str) and len(value) == len(_ZEROS) for value in record.values()
+    ):
         raise SealError(f"has a digest that is not called {SEAL_NAME}: it is damaged")
     return record
 
@@ -154,11 +177,15 @@ def check_weights(path: Path) -> WeightsFile:
         content = path.read_bytes()
         is_sealed = check_seal(content)
         header = content[8 : 8 + int.from_bytes(content[:8], "little")]
-        metadata = dict(json.loads(json.loads(header)["__metadata__"][METADATA_KEY])) if is_sealed else {}
+        metadata = (
+            dict(json.loads(json.loads(header)["__metadata__"][METADATA_KEY])) if is_sealed else {}
+        )
     except FileNotFoundError:
         raise CacheError(f"{path}: no such file") from None
     except SealError as error:
         raise CacheError(f"{path}: {error}") from None
     except (OSError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise CacheError(f"{path}: not readable ({error})") from error
-    return WeightsFile(hashlib.sha256(content).hexdigest(), is_sealed, metadata.get("identity"), metadata)
+    return WeightsFile(
+        hashlib.sha256(content).hexdigest(), is_sealed, metadata.get("identity"), metadata
+    )

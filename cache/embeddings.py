@@ -37,13 +37,17 @@ class EmbeddingProvenance:
     column: str  # column of the feature file, such as "merged/0.3"
     column_sha256: str
     first_frame: int  # index of the first frame in the video; 0 unless it is a sub-clip
-    source_sha256: str = ""  # digest of the video file; "" in runs, because the feature files contain it
+    # Digest of the video file; "" in runs, because the feature files contain it.
+    source_sha256: str = ""
     schema_version: int = SCHEMA_VERSION
     byov_version: str = __version__
 
 
 def write_embedding(
-    path: Path, embedding: NDArray[np.float32], pts_seconds: NDArray[np.float64], source: EmbeddingProvenance
+    path: Path,
+    embedding: NDArray[np.float32],
+    pts_seconds: NDArray[np.float64],
+    source: EmbeddingProvenance,
 ) -> None:
     """Write the embeddings `(T, D)` and frame times `(T,)` of a video."""
     with RowWriter(path) as rows:
@@ -63,20 +67,28 @@ def read_source(path: Path) -> EmbeddingProvenance:
         return EmbeddingProvenance(**read_header_attributes(file))
 
 
-def check_current(path: Path, run: RunRecord, features_dir: Path, model_sha256: str | None) -> EmbeddingProvenance:
+def check_current(
+    path: Path, run: RunRecord, features_dir: Path, model_sha256: str | None
+) -> EmbeddingProvenance:
     """Check that an embedding file of a run is up to date, and return its provenance.
 
-    Raises StaleError unless the file contains the video and frames given by its path, embedded from the current
-    features with the model whose digest is `model_sha256` (None to accept any model).
+    Raises StaleError unless the file contains the video and frames given by its path, embedded from
+    the current features with the model whose digest is `model_sha256` (None to accept any model).
     """
-    source, view, video, first_frame = read_source(path), path.parent.name, path.stem, "0"
+    source = read_source(path)
+    view = path.parent.name
+    video = path.stem
+    first_frame = "0"
     if path.parents[1].name.endswith("-trimmed"):
         video, _, clip = video.rpartition("@")
         first_frame = clip.partition("-")[0]
     folder = features_dir / run.dataset / run.encoder_folder
     features = video_path(folder, view, video)
     if not features.is_file():
-        raise StaleError(f"{path}: cannot be checked without {features}; run byov-extract --dataset {run.dataset}")
+        raise StaleError(
+            f"{path}: cannot be checked without {features}; run byov-extract --dataset "
+            f"{run.dataset}"
+        )
     expected = {
         "model_sha256": model_sha256 or source.model_sha256,
         "dataset": run.dataset,
@@ -90,8 +102,14 @@ def check_current(path: Path, run: RunRecord, features_dir: Path, model_sha256: 
     for key, value in expected.items():
         found = str(getattr(source, key))
         if found != value:
-            reason = f"{reasons[key]} has changed" if key in reasons else f"{key} is {found!r}, expected {value!r}"
-            raise StaleError(f"{path}: {reason}; embed again with byov-train --run {run.name} --embed-only")
+            reason = (
+                f"{reasons[key]} has changed"
+                if key in reasons
+                else f"{key} is {found!r}, expected {value!r}"
+            )
+            raise StaleError(
+                f"{path}: {reason}; embed again with byov-train --run {run.name} --embed-only"
+            )
     return source
 
 
@@ -99,25 +117,37 @@ def training_digests(videos: Iterable[tuple[VideoEntry, str]]) -> dict[str, str]
     """Return the digests of train and val features and labels that are recorded in config.json."""
     used = [(video, sha256) for video, sha256 in videos if video.split != "test"]
     features = sorted((video.split, video.view, video.id, sha256) for video, sha256 in used)
-    labels = [(video.split, video.view, video.id, video.labels, video.pair, video.actions) for video, _ in used]
+    labels = [
+        (video.split, video.view, video.id, video.labels, video.pair, video.actions)
+        for video, _ in used
+    ]
     return {"features_sha256": json_sha256(features), "labels_sha256": json_sha256(labels)}
 
 
 def check_training_data(run: RunRecord, features_dir: Path, manifest: Manifest) -> str | None:
-    """Raise StaleError if the features that a run was trained and validated on differ from those in the cache.
+    """Raise StaleError if the features that a run was trained and validated on differ from those in
+    the cache.
 
-    Returns a note if only labels, pairs or the order of videos have changed: the model is still valid, but another
-    checkpoint might have been selected.
+    Returns a note if only labels, pairs or the order of videos have changed: the model is still
+    valid, but another checkpoint might have been selected.
     """
     folder = features_dir / run.dataset / run.encoder_folder
     videos = [video for video in manifest.videos if video.split != "test"]
     cached = [video for video in videos if video_path(folder, video.view, video.id).is_file()]
-    digests = training_digests((video, video_digest(folder, video.view, video.id, run.column)) for video in cached)
+    digests = training_digests(
+        (video, video_digest(folder, video.view, video.id, run.column)) for video in cached
+    )
     if digests["features_sha256"] != run.features_sha256:
         raise StaleError(
-            f"{run.name} was not trained on the train and val features now in {folder} ({len(cached)} of "
-            f"{len(videos)} videos); restore them, or train it again: byov-runs settings {run.name} > run.toml, "
+            f"{run.name} was not trained on the train and val features now in {folder} "
+            f"({len(cached)} of "
+            f"{len(videos)} videos); restore them, or train it again: byov-runs settings "
+            f"{run.name} > run.toml, "
             "byov-train --config run.toml --run NAME"
         )
     changed = digests["labels_sha256"] != run.labels_sha256
-    return f"{run.name}: labels, pairs or order of the train and val videos changed after training" if changed else None
+    return (
+        f"{run.name}: labels, pairs or order of the train and val videos changed after training"
+        if changed
+        else None
+    )

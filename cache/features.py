@@ -66,15 +66,24 @@ class Header:
     @property
     def ratios(self) -> tuple[str, ...]:
         """STM ratios in the file, such as ("0.3", "1.0")."""
-        return tuple(name.removeprefix("merged/") for name in self.columns if name.startswith("merged/"))
+        return tuple(
+            name.removeprefix("merged/") for name in self.columns if name.startswith("merged/")
+        )
 
 
 class FeatureWriter(hdf5.RowWriter):
     """Writer for one feature file. The file appears only after `finish_video`."""
 
-    def finish_video(self, provenance: Provenance, *, fps: float, truncated: bool, corrupt_frames: int = 0) -> None:
+    def finish_video(
+        self, provenance: Provenance, *, fps: float, truncated: bool, corrupt_frames: int = 0
+    ) -> None:
         """Write the header and move the file to its final name."""
-        facts = {"fps": float(fps), "truncated": truncated, "corrupt_frames": corrupt_frames, "complete": True}
+        facts = {
+            "fps": float(fps),
+            "truncated": truncated,
+            "corrupt_frames": corrupt_frames,
+            "complete": True,
+        }
         self.finish(asdict(provenance) | facts)
 
 
@@ -86,36 +95,47 @@ def read_header(path: Path, remedy: str = EXTRACT_AGAIN) -> Header:
 
 
 def video_header(folder: Path, view: str, video: str) -> Header:
-    """Read the header of a video's feature file; raise CacheError if the file belongs to another video."""
+    """Read the header of a video's feature file; raise CacheError if the file belongs to another
+    video.
+    """
     header = read_header(video_path(folder, view, video))
     if (header.provenance.view, header.provenance.video) != (view, video):
         found = f"{header.provenance.view}/{header.provenance.video}"
-        raise CacheError(f"{header.path}: features of {found}, not of {view}/{video}; {EXTRACT_AGAIN}")
+        raise CacheError(
+            f"{header.path}: features of {found}, not of {view}/{video}; {EXTRACT_AGAIN}"
+        )
     return header
 
 
 def video_digest(folder: Path, view: str, video: str, column: str) -> str:
-    """Return the digest of a column in a video's feature file; raise CacheError if it belongs to another video."""
+    """Return the digest of a column in a video's feature file; raise CacheError if it belongs to
+    another video.
+    """
     return hdf5.read_digest(video_path(folder, view, video), column, view=view, video=video)
 
 
 def identity_difference(found: Mapping[str, str], expected: Mapping[str, str]) -> str:
-    """Describe the first difference between two identities, like "revision 'a', expected 'b'"; "" if they are equal."""
+    """Describe the first difference between two identities, like "revision 'a', expected 'b'"; ""
+    if they are equal.
+    """
     different = (what for what in expected if found[what] != expected[what])
     return next((f"{what} {found[what]!r}, expected {expected[what]!r}" for what in different), "")
 
 
 def check_same_identity(header: Header, other: Header) -> None:
-    """Raise CacheError if two files were computed with different encoders, revisions or settings."""
+    """Raise CacheError if two files were computed with different encoders, revisions or
+    settings.
+    """
     if difference := identity_difference(header.provenance.identity(), other.provenance.identity()):
         raise CacheError(f"{header.path}: made with {difference} as in {other.path.name}")
 
 
 def standardize(features: AnyArray) -> AnyArray:
-    """Scale each dimension to zero mean and unit standard deviation over the clip; constant dimensions become zero.
+    """Scale each dimension to zero mean and unit standard deviation over the clip; constant
+    dimensions become zero.
 
-    NumPy arrays should be float64: NumPy sums the frames sequentially, so in float32 rounding errors add up and the
-    mean of a long constant dimension differs from its value.
+    NumPy arrays should be float64: NumPy sums the frames sequentially, so in float32 rounding
+    errors add up and the mean of a long constant dimension differs from its value.
 
     Args:
         features: NumPy array or tensor of shape `(T, D)`.

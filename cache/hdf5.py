@@ -1,8 +1,8 @@
 """HDF5 files with named columns, one row per frame, and SHA-256 digests.
 
-The root attributes include `columns` (JSON that maps column names to digests of their bytes), `frames` (the number of
-rows) and `header_sha256` (digest of all other attributes). Reading verifies these digests, and rejects files that were
-crafted to read other files or exhaust memory.
+The root attributes include `columns` (JSON that maps column names to digests of their bytes),
+`frames` (the number of rows) and `header_sha256` (digest of all other attributes). Reading verifies
+these digests, and rejects files that were crafted to read other files or exhaust memory.
 """
 
 import errno
@@ -27,17 +27,24 @@ from byov.errors import CacheError, StaleError
 from byov.records import problem
 
 STORED_DTYPE = "float16"
-DTYPES = {"order": "uint16", "pts_seconds": "float64", "embedding": "float32"}  # other columns use STORED_DTYPE
+# Other columns use STORED_DTYPE.
+DTYPES = {"order": "uint16", "pts_seconds": "float64", "embedding": "float32"}
 EXTRACT_AGAIN = "delete it and run byov-extract again"
 
 CHUNK_ROWS = 64  # rows per chunk; a short video wastes less than one chunk
 BLOCK_ROWS = 4 * CHUNK_ROWS  # rows per write; every HDF5 call has a fixed cost
-METADATA_BYTES, METADATA_FRACTION = 1 << 20, 0.02  # disk space to reserve for HDF5's own structures
-MAX_ATTRIBUTES, MAX_ATTRIBUTE_BYTES = 64, 1 << 16
+# disk space to reserve for HDF5's own structures
+METADATA_BYTES = 1 << 20
+METADATA_FRACTION = 0.02
+MAX_ATTRIBUTES = 64
+MAX_ATTRIBUTE_BYTES = 1 << 16
 
 
 class RowWriter:
-    """Append-only writer. The first `append` defines the columns; the file appears only after `finish`."""
+    """Append-only writer.
+
+    The first `append` defines the columns; the file appears only after `finish`.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -61,12 +68,16 @@ class RowWriter:
         """Append n rows to every column, as arrays of shape `(n, *row_shape)`."""
         if not self._pending:
             for name, values in rows.items():
-                self._pending[name] = np.empty((0, *values.shape[1:]), DTYPES.get(name, values.dtype))
+                self._pending[name] = np.empty(
+                    (0, *values.shape[1:]), DTYPES.get(name, values.dtype)
+                )
                 self._digests[name] = hashlib.sha256()
         lengths = {len(values) for values in rows.values()}
         if rows.keys() != self._pending.keys() or len(lengths) > 1:
             found = ", ".join(f"{name} ({len(values)} rows)" for name, values in rows.items())
-            raise ValueError(f"columns {found}; expected {', '.join(self._pending)} of the same length")
+            raise ValueError(
+                f"columns {found}; expected {', '.join(self._pending)} of the same length"
+            )
         for name, pending in self._pending.items():
             self._pending[name] = np.concatenate((pending, rows[name].astype(pending.dtype)))
         self.rows += lengths.pop()
@@ -102,9 +113,11 @@ class RowWriter:
 
     def _write(self, count: int) -> None:
         row_bytes = sum(rows.itemsize * prod(rows.shape[1:]) for rows in self._pending.values())
-        self._reserve(-(-count // CHUNK_ROWS) * CHUNK_ROWS * row_bytes)  # HDF5 allocates whole chunks
+        # HDF5 allocates whole chunks.
+        self._reserve(-(-count // CHUNK_ROWS) * CHUNK_ROWS * row_bytes)
         for name, pending in self._pending.items():
-            block, self._pending[name] = pending[:count], pending[count:]
+            block = pending[:count]
+            self._pending[name] = pending[count:]
             self._digests[name].update(np.ascontiguousarray(block).data)
             if name not in self._file:
                 self._file.create_dataset(
@@ -121,7 +134,9 @@ class RowWriter:
         self._written_rows += count
 
     def _reserve(self, size_bytes: int) -> None:
-        """Allocate disk space in advance, because HDF5 crashes the process when one of its own writes fails."""
+        """Allocate disk space in advance, because HDF5 crashes the process when one of its own
+        writes fails.
+        """
         self._reserved_bytes += int(size_bytes * (1 + METADATA_FRACTION))
         if not hasattr(os, "posix_fallocate"):
             return
@@ -148,7 +163,10 @@ def stored_attribute(value: str | int | float | bool) -> NDArray[Any] | int | fl
 
 @contextmanager
 def open_file(path: Path, remedy: str = EXTRACT_AGAIN) -> Iterator[h5py.File]:
-    """Open a file for reading. Errors in the block become a CacheError with the file name and the remedy."""
+    """Open a file for reading.
+
+    Errors in the block become a CacheError with the file name and the remedy.
+    """
     try:
         with h5py.File(path, "r", locking=False) as file:
             yield file
@@ -158,13 +176,16 @@ def open_file(path: Path, remedy: str = EXTRACT_AGAIN) -> Iterator[h5py.File]:
         raise CacheError(f"{path}: not enough memory to read it") from error
     except ValidationError as error:
         raise CacheError(f"{path}: incomplete header ({problem(error)}); {remedy}") from None
-    except (OSError, KeyError, AttributeError, RuntimeError, TypeError, ValueError) as error:  # damaged file
+    # Damaged file.
+    except (OSError, KeyError, AttributeError, RuntimeError, TypeError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CacheError(f"{path}: not a readable cache file ({reason}); {remedy}") from error
 
 
 def read_header_attributes(file: h5py.File) -> dict[str, Any]:
-    """Return the root attributes of a finished file, with `columns` as a dict mapping names to digests."""
+    """Return the root attributes of a finished file, with `columns` as a dict mapping names to
+    digests.
+    """
     attributes = read_attributes(file)
     check_schema(attributes.get("schema_version"), file.filename)
     if attributes.get("complete") is not True:
@@ -173,7 +194,9 @@ def read_header_attributes(file: h5py.File) -> dict[str, Any]:
         raise ValueError("its attributes do not match their digest")
     columns = json.loads(attributes["columns"])
     if sorted(columns) != _column_names(file):
-        raise ValueError(f"it contains {' '.join(_column_names(file))}, but its header lists {' '.join(columns)}")
+        raise ValueError(
+            f"it contains {' '.join(_column_names(file))}, but its header lists {' '.join(columns)}"
+        )
     return attributes | {"columns": columns}
 
 
@@ -184,8 +207,12 @@ def read_columns(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
         return {name: (dataset.shape, str(dataset.dtype)) for name, dataset in datasets.items()}
 
 
-def read_array(path: Path, name: str, *, remedy: str = EXTRACT_AGAIN, sha256: str | None = None) -> NDArray[Any]:
-    """Read a column and verify its digest; raise StaleError if it differs from `sha256` (the file was replaced)."""
+def read_array(
+    path: Path, name: str, *, remedy: str = EXTRACT_AGAIN, sha256: str | None = None
+) -> NDArray[Any]:
+    """Read a column and verify its digest; raise StaleError if it differs from `sha256` (the file
+    was replaced).
+    """
     with open_file(path, remedy) as file:
         digest = _column_digest(file, path, name)
         if sha256 not in (None, digest):
@@ -202,7 +229,9 @@ def read_array(path: Path, name: str, *, remedy: str = EXTRACT_AGAIN, sha256: st
 
 
 def read_digest(path: Path, name: str, **expected: str) -> str:
-    """Return the recorded SHA-256 of a column; raise CacheError if an attribute differs from `expected`."""
+    """Return the recorded SHA-256 of a column; raise CacheError if an attribute differs from
+    `expected`.
+    """
     with open_file(path) as file:
         for key, value in expected.items():
             found = _read_attribute(h5py.h5a.open(file.id, key.encode()))
@@ -214,12 +243,17 @@ def read_digest(path: Path, name: str, **expected: str) -> str:
 def _column_digest(file: h5py.File, path: Path, name: str) -> str:
     digests: dict[str, str] = json.loads(_read_attribute(h5py.h5a.open(file.id, b"columns")))
     if name not in digests:
-        advice = f"; run byov-extract --ratios {name.removeprefix('merged/')}" if name.startswith("merged/") else ""
+        advice = (
+            f"; run byov-extract --ratios {name.removeprefix('merged/')}"
+            if name.startswith("merged/")
+            else ""
+        )
         raise CacheError(f"{path}: no {name}; it contains {', '.join(sorted(digests))}{advice}")
     return digests[name]
 
 
-# The functions below use h5py's low-level API, since the high-level one follows links and is several times slower.
+# The functions below use h5py's low-level API, since the high-level one follows links and is
+# several times slower.
 
 
 def read_attributes(file: h5py.File) -> dict[str, Any]:
@@ -232,12 +266,16 @@ def read_attributes(file: h5py.File) -> dict[str, Any]:
 
 
 def _read_attribute(stored: h5py.h5a.AttrID) -> Any:
-    """Read a number or fixed-length string; other attribute types are unsafe to read from a damaged file."""
+    """Read a number or fixed-length string; other attribute types are unsafe to read from a damaged
+    file.
+    """
     kind = stored.get_type()
     is_text = isinstance(kind, h5py.h5t.TypeStringID) and not kind.is_variable_str()
     dtype = np.dtype(f"S{kind.get_size()}") if is_text else stored.dtype
     if stored.shape != () or dtype.kind not in "biufS" or dtype.itemsize > MAX_ATTRIBUTE_BYTES:
-        raise ValueError(f"attribute {stored.name!r} is neither a number nor a short fixed-length string")
+        raise ValueError(
+            f"attribute {stored.name!r} is neither a number nor a short fixed-length string"
+        )
     value = np.empty((), dtype)
     stored.read(value, mtype=kind if is_text else None)
     return value.item().decode("utf-8", "surrogateescape") if is_text else value.item()
@@ -255,12 +293,16 @@ def _column_names(file: h5py.File) -> list[str]:
     for ratio in ratios:
         if ratio != ratio_key(float(ratio)):
             raise ValueError(f"{ratio!r} is not a ratio")
-    return sorted([name for name in names if name != "merged"] + [f"merged/{ratio}" for ratio in ratios])
+    return sorted(
+        [name for name in names if name != "merged"] + [f"merged/{ratio}" for ratio in ratios]
+    )
 
 
 def _link_names(group: h5py.h5g.GroupID) -> list[str]:
     """Return the names of hard links; soft and external links could point to other files."""
-    return [name.decode() for name in group if group.links.get_info(name).type == h5py.h5l.TYPE_HARD]
+    return [
+        name.decode() for name in group if group.links.get_info(name).type == h5py.h5l.TYPE_HARD
+    ]
 
 
 def _open_dataset(file: h5py.File, name: str) -> h5py.h5d.DatasetID:
@@ -271,8 +313,12 @@ def _open_dataset(file: h5py.File, name: str) -> h5py.h5d.DatasetID:
     dataset = h5py.h5o.open(file.id, name.encode())
     if not isinstance(dataset, h5py.h5d.DatasetID):
         raise ValueError(f"{name!r} is not an array")
-    settings, shape, dtype = dataset.get_create_plist(), dataset.shape, dataset.dtype
-    if dtype != DTYPES.get(name, STORED_DTYPE) or len(shape or ()) != (1 if name == "pts_seconds" else 2):
+    settings = dataset.get_create_plist()
+    shape = dataset.shape
+    dtype = dataset.dtype
+    if dtype != DTYPES.get(name, STORED_DTYPE) or len(shape or ()) != (
+        1 if name == "pts_seconds" else 2
+    ):
         raise ValueError(f"{name!r} has unexpected dtype {dtype} or shape {shape}")
     if prod(shape) * dtype.itemsize > file.id.get_filesize():
         raise ValueError(f"{name!r} of shape {shape} is larger than the file")
@@ -283,6 +329,7 @@ def _open_dataset(file: h5py.File, name: str) -> h5py.h5d.DatasetID:
         or filters != [h5py.h5z.FILTER_FLETCHER32]
     ):
         raise ValueError(f"{name!r} has a storage layout that byov does not write")
-    if dataset.get_num_chunks() != -(-shape[0] // CHUNK_ROWS):  # HDF5 would return zeros for missing chunks
+    # HDF5 would return zeros for missing chunks.
+    if dataset.get_num_chunks() != -(-shape[0] // CHUNK_ROWS):
         raise ValueError(f"{name!r} has missing chunks")
     return dataset

@@ -18,12 +18,16 @@ from byov.folders import dataset_folder
 Protocol = Literal["standard", "trimmed", "online"]
 VIEWS = ("ego", "exo")
 CLIPS_PER_VIDEO = 2
-SHORTEST, LONGEST = 0.3, 0.6  # length of sub-clips as a fraction of the video's length
+# length of sub-clips as a fraction of the video's length
+SHORTEST = 0.3
+LONGEST = 0.6
 PREFIXES_PER_VIDEO = 20  # number of prefixes in the online protocol, one every 5% of the video
 
-# Allow letters and digits in any alphabet, but no path separators, leading dots or dashes, or control characters.
+# Allow letters and digits in any alphabet, but no path separators, leading dots or dashes, or
+# control characters.
 _SAFE_NAME = re.compile(r"[^\W_][\w .,+=()\[\]#&@'-]*")
-_RUN_NAME = re.compile(r"[^\W_][\w.,+=@-]*")  # no shell metacharacters, since names are typed in commands
+# No shell metacharacters, since names are typed in commands.
+_RUN_NAME = re.compile(r"[^\W_][\w.,+=@-]*")
 _LONGEST_NAME_BYTES = 200  # file systems allow 255, but temporary names are longer than final ones
 
 
@@ -33,7 +37,8 @@ def check_name(name: str, what: str) -> str:
     is_valid = isinstance(name, str) and allowed.fullmatch(name) and name == name.rstrip(" .")
     if not is_valid or len(name.encode()) > _LONGEST_NAME_BYTES:
         raise CacheError(
-            f"{what} {name!r:.82} cannot be a file name; use letters, digits and .-_ and start with a letter or digit"
+            f"{what} {name!r:.82} cannot be a file name; use letters, digits and .-_ and start "
+            "with a letter or digit"
         )
     return name
 
@@ -44,7 +49,9 @@ def run_name(text: str) -> str:
 
 
 def encoder_slug(encoder_id: str) -> str:
-    """Return the folder name of an encoder, such as openai--clip for openai/clip; local folders keep their name."""
+    """Return the folder name of an encoder, such as openai--clip for openai/clip; local folders
+    keep their name.
+    """
     parts = encoder_id.split("/")
     is_folder = len(parts) > 2 or not parts[-1] or encoder_id.startswith((".", "/", "~"))
     return check_name(Path(encoder_id).name if is_folder else "--".join(parts), "encoder")
@@ -55,9 +62,13 @@ def manifest_path(features_dir: Path, dataset: str) -> Path:
 
 
 def encoder_folders(features_dir: Path, dataset: str | None = None) -> list[Path]:
-    """List the encoder folders of one dataset or of all; raise CacheError if the dataset does not exist."""
+    """List the encoder folders of one dataset or of all; raise CacheError if the dataset does not
+    exist.
+    """
     if not features_dir.is_dir():
-        raise CacheError(f"{features_dir}: no feature cache; create one with byov-extract --dataset demo")
+        raise CacheError(
+            f"{features_dir}: no feature cache; create one with byov-extract --dataset demo"
+        )
     datasets = sorted(path.parent for path in features_dir.glob("*/manifest.json"))
     dataset = dataset and dataset_folder(dataset)
     if dataset is not None and dataset not in [folder.name for folder in datasets]:
@@ -80,7 +91,9 @@ def video_path(encoder_folder: Path, view: str, video_id: str) -> Path:
 def cached_files(encoder_folder: Path) -> Iterator[Path]:
     """Yield the finished files in an encoder or embedding folder, sorted by view and name."""
     for view in VIEWS:
-        yield from sorted(path for path in (encoder_folder / view).glob("*.h5") if not path.name.startswith("."))
+        yield from sorted(
+            path for path in (encoder_folder / view).glob("*.h5") if not path.name.startswith(".")
+        )
 
 
 def ratio_key(ratio: float) -> str:
@@ -91,17 +104,25 @@ def ratio_key(ratio: float) -> str:
 
 
 def selected_tokens(tokens: int, ratio: float) -> int:
-    """Return the number of tokens per frame that an STM ratio selects; they come first in `order`."""
+    """Return the number of tokens per frame that an STM ratio selects; they come first in
+    `order`.
+    """
     return max(1, round(tokens * ratio))
 
 
 def clip_name(video_id: str, first: int, last: int) -> str:
-    """Return the file stem for the embeddings of the sub-clip from frame `first` to `last`, both inclusive."""
+    """Return the file stem for the embeddings of the sub-clip from frame `first` to `last`, both
+    inclusive.
+    """
     return f"{video_id}@{first}-{last}"
 
 
-def trimmed_clips(dataset: str, view: str, video_id: str, frames: int, *, seed: int = 0) -> list[tuple[int, int]]:
-    """Draw sub-clips of a video as (first, last) frames; they depend only on its name, its length and the seed."""
+def trimmed_clips(
+    dataset: str, view: str, video_id: str, frames: int, *, seed: int = 0
+) -> list[tuple[int, int]]:
+    """Draw sub-clips of a video as (first, last) frames; they depend only on its name, its length
+    and the seed.
+    """
     name = hashlib.sha256("/".join((dataset, view, video_id)).encode()).digest()
     random = np.random.default_rng([seed, frames, int.from_bytes(name[:8], "big")])
     clips = set()
@@ -113,7 +134,9 @@ def trimmed_clips(dataset: str, view: str, video_id: str, frames: int, *, seed: 
 
 
 def prefix_ends(frames: int) -> list[int]:
-    """Return the index of the last frame of each prefix of a video; prefixes grow evenly to the whole video."""
+    """Return the index of the last frame of each prefix of a video; prefixes grow evenly to the
+    whole video.
+    """
     count = min(PREFIXES_PER_VIDEO, frames)
     return [frames * (index + 1) // count - 1 for index in range(count)]
 
@@ -121,11 +144,17 @@ def prefix_ends(frames: int) -> list[int]:
 def embedded_parts(
     dataset: str, view: str, video_id: str, split: str, frames: int
 ) -> list[tuple[Protocol, tuple[int, int] | None]]:
-    """List the parts of a video that a run embeds, one file each, as (protocol, first and last frame or None).
+    """List the parts of a video that a run embeds, one file each, as (protocol, first and last
+    frame or None).
 
-    "trimmed" is a sub-clip, and "online" the last frame of each prefix. Train videos are only embedded whole.
+    "trimmed" is a sub-clip, and "online" the last frame of each prefix. Train videos are only
+    embedded whole.
     """
     whole: list[tuple[Protocol, tuple[int, int] | None]] = [("standard", None)]
     if split == "train":
         return whole
-    return [*whole, *(("trimmed", clip) for clip in trimmed_clips(dataset, view, video_id, frames)), ("online", None)]
+    return [
+        *whole,
+        *(("trimmed", clip) for clip in trimmed_clips(dataset, view, video_id, frames)),
+        ("online", None),
+    ]

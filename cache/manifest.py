@@ -1,8 +1,9 @@
 """JSON files that describe a cached dataset.
 
-manifest.json lists the videos with view, split, frame count and labels. It is all that later stages need to know about
-the dataset, and is identical on every machine. index.json is local: it records where the videos are, and the size and
-modification time of each file when last checked, so that byov-extract can skip unchanged files. You may delete it.
+manifest.json lists the videos with view, split, frame count and labels. It is all that later stages
+need to know about the dataset, and is identical on every machine. index.json is local: it records
+where the videos are, and the size and modification time of each file when last checked, so that
+byov-extract can skip unchanged files. You may delete it.
 """
 
 import hashlib
@@ -35,7 +36,8 @@ class VideoEntry:
     split: Literal["train", "val", "test"]
     frames: Annotated[int, Field(ge=0)] | None  # None until the video has been decoded
     fps: float | None
-    labels: tuple[int, ...] | None  # phase index of each frame (or UNLABELED), if the dataset has phases
+    # Phase index of each frame (or UNLABELED), if the dataset has phases.
+    labels: tuple[int, ...] | None
     actions: tuple[int, ...] | None  # video-level action classes, if the dataset has them
     pair: str | None = None  # id shared by the ego and the exo video of one performance
 
@@ -86,49 +88,72 @@ class IndexedFile:
 
 @dataclass(config=READ_FROM_FILE)
 class FileIndex:
-    """Index of a dataset's files, saved as index.json; ignored if it is damaged or does not match manifest.json."""
+    """Index of a dataset's files, saved as index.json; ignored if it is damaged or does not match
+    manifest.json.
+    """
 
     manifest_sha256: str = ""
-    sources: dict[str, str] = field(default_factory=dict)  # video id → path relative to the cache folder
-    identities: dict[str, dict[str, str]] = field(default_factory=dict)  # encoder folder → Provenance.identity()
-    files: dict[str, dict[str, IndexedFile]] = field(default_factory=dict)  # encoder folder → video id → file
-    segments: dict[str, str] = field(default_factory=dict)  # video id → part of the file, like "#t=2.5,7"
+    # Video id → path relative to the cache folder.
+    sources: dict[str, str] = field(default_factory=dict)
+    # Encoder folder → Provenance.identity().
+    identities: dict[str, dict[str, str]] = field(default_factory=dict)
+    # Encoder folder → video id → file.
+    files: dict[str, dict[str, IndexedFile]] = field(default_factory=dict)
+    # Video id → part of the file, like "#t=2.5,7".
+    segments: dict[str, str] = field(default_factory=dict)
     schema_version: int = digests.SCHEMA_VERSION
 
     def save(self, folder: Path) -> None:
         write_bytes(folder / INDEX_NAME, digests.seal_json(asdict(self)))
 
 
-_MANIFEST, _INDEX = TypeAdapter(Manifest), TypeAdapter(FileIndex)
+_MANIFEST = TypeAdapter(Manifest)
+_INDEX = TypeAdapter(FileIndex)
 
 
 def load_manifest(path: Path) -> Manifest:
-    """Read a manifest and verify its digest; raise CacheError if it is missing, damaged or edited."""
+    """Read a manifest and verify its digest; raise CacheError if it is missing, damaged or
+    edited.
+    """
     return _read(path, _MANIFEST)
 
 
 def load_index(folder: Path) -> FileIndex:
-    """Read the index of a cached dataset; return an empty index if it is missing, damaged or outdated."""
+    """Read the index of a cached dataset; return an empty index if it is missing, damaged or
+    outdated.
+    """
     try:
         index = _read_index(folder)
         manifest_sha256 = hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
     except (CacheError, OSError):
         return FileIndex()
     return (
-        index if index.manifest_sha256 == manifest_sha256 else FileIndex(sources=index.sources, segments=index.segments)
+        index
+        if index.manifest_sha256 == manifest_sha256
+        else FileIndex(sources=index.sources, segments=index.segments)
     )
 
 
 def read_sources(folder: Path) -> dict[str, Path]:
-    """Return a dict that maps video ids to the paths they were extracted from; empty if there is no index."""
+    """Return a dict that maps video ids to the paths they were extracted from; empty if there is no
+    index.
+    """
     start = Path(os.path.realpath(folder))
-    return {video: Path(os.path.normpath(start / path)) for video, path in _read_index(folder).sources.items()}
+    return {
+        video: Path(os.path.normpath(start / path))
+        for video, path in _read_index(folder).sources.items()
+    }
 
 
 def relative_sources(folder: Path, videos: dict[str, Path]) -> dict[str, str]:
-    """Return a dict that maps video ids to paths relative to `folder`, so that a project can be moved."""
+    """Return a dict that maps video ids to paths relative to `folder`, so that a project can be
+    moved.
+    """
     start = os.path.realpath(folder)
-    relative = {video: os.path.relpath(os.path.realpath(path), start) for video, path in sorted(videos.items())}
+    relative = {
+        video: os.path.relpath(os.path.realpath(path), start)
+        for video, path in sorted(videos.items())
+    }
     # JSON cannot represent file names that are not UTF-8, so their invalid bytes are replaced.
     return {video: os.fsencode(path).decode(errors="replace") for video, path in relative.items()}
 
@@ -149,7 +174,9 @@ def _read(path: Path, adapter: TypeAdapter[T]) -> T:
     except FileNotFoundError:
         raise CacheError(f"{path}: no such file; run byov-extract or set --features-dir") from None
     except digests.SealError as error:
-        raise CacheError(f"{path} {error}. Run byov-extract to restore it, or {digests.ACCEPT_EDIT}") from None
+        raise CacheError(
+            f"{path} {error}. Run byov-extract to restore it, or {digests.ACCEPT_EDIT}"
+        ) from None
     except (CacheError, OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         reason = problem(error) if isinstance(error, ValidationError) else error
         raise CacheError(f"{path}: not readable ({reason}); run byov-extract again") from error

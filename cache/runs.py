@@ -26,10 +26,14 @@ from byov.records import Record, problem
 
 LOGGER = logging.getLogger(__name__)
 
-CONFIG_NAME, MODEL_NAME, METRICS_NAME = "config.json", "model.safetensors", "metrics.jsonl"
+CONFIG_NAME = "config.json"
+MODEL_NAME = "model.safetensors"
+METRICS_NAME = "metrics.jsonl"
 LAST_MODEL_NAME = "model-last.safetensors"  # written after the last step
-CHECKPOINTS_NAME, LOCK_NAME = "checkpoint", ".lock"
-FILES_KEY = "files_sha256"  # key under "training" in config.json of finished runs; maps file names to digests
+CHECKPOINTS_NAME = "checkpoint"
+LOCK_NAME = ".lock"
+# Key under "training" in config.json of finished runs; maps file names to digests.
+FILES_KEY = "files_sha256"
 DIAGNOSTICS_PREFIX = "diagnostics/"  # of names in metrics.jsonl
 BYOV = "byov"  # the only method with recipes
 BEING_TRAINED = "another process is training this run"
@@ -46,8 +50,10 @@ class RunRecord(Record, extra="ignore"):
     encoder_revision: str = ""
     encoder_sha256: str = ""
     preprocessing: str = ""
-    encoder_folder: Annotated[str, AfterValidator(partial(check_name, what="encoder"))]  # in features/<dataset>/
-    column: Annotated[str, Field(pattern=r"^merged/(0\.\d+|1\.0)$")]  # tokens merged at the STM ratio
+    # In features/<dataset>/.
+    encoder_folder: Annotated[str, AfterValidator(partial(check_name, what="encoder"))]
+    # Tokens merged at the STM ratio.
+    column: Annotated[str, Field(pattern=r"^merged/(0\.\d+|1\.0)$")]
     recipe: str  # BYOV recipe; for other methods, the method name
     title: str = ""  # name of the method in tables
     seed: int
@@ -77,24 +83,36 @@ class RunRecord(Record, extra="ignore"):
 
 
 def run_folder(runs_dir: Path, run: str) -> Path:
-    """Return the folder of a run, given its name or the path runs_dir/name (from shell completion)."""
+    """Return the folder of a run, given its name or the path runs_dir/name (from shell
+    completion).
+    """
     name = Path(run).name if isinstance(run, str) and Path(run).parent == runs_dir else run
     return runs_dir / check_name(name, "run")
 
 
-def embeddings_folder(run: Path, protocol: Protocol = "standard", *, untrained: bool = False) -> Path:
-    return run / ("embeddings" + "-untrained" * untrained + f"-{protocol}" * (protocol != "standard"))
+def embeddings_folder(
+    run: Path, protocol: Protocol = "standard", *, untrained: bool = False
+) -> Path:
+    return run / (
+        "embeddings" + "-untrained" * untrained + f"-{protocol}" * (protocol != "standard")
+    )
 
 
-def embedding_path(folder: Path, view: str, video_id: str, clip: tuple[int, int] | None = None) -> Path:
-    """Return the path of the embedding file of a video, or of the sub-clip `clip` (first and last frame)."""
+def embedding_path(
+    folder: Path, view: str, video_id: str, clip: tuple[int, int] | None = None
+) -> Path:
+    """Return the path of the embedding file of a video, or of the sub-clip `clip` (first and last
+    frame).
+    """
     check_name(video_id, "video id")
     return folder / view / f"{clip_name(video_id, *clip) if clip else video_id}.h5"
 
 
 def list_runs(runs_dir: Path) -> list[str]:
     """Return the names of all runs, newest first."""
-    configs = [path for path in runs_dir.glob(f"*/{CONFIG_NAME}") if not path.parent.name.startswith(".")]
+    configs = [
+        path for path in runs_dir.glob(f"*/{CONFIG_NAME}") if not path.parent.name.startswith(".")
+    ]
     newest_first = sorted(configs, key=lambda path: (path.stat().st_mtime_ns, path), reverse=True)
     return [path.parent.name for path in newest_first]
 
@@ -108,13 +126,20 @@ def readable_runs(runs_dir: Path) -> Iterator[RunRecord]:
             LOGGER.info(f"{name}: skipped ({error})")
 
 
-def choose_runs(runs_dir: Path, names: Sequence[str], dataset: str | None = None) -> list[RunRecord]:
-    """Return the named runs, or the newest run of the dataset if no name is given; empty if there is none."""
+def choose_runs(
+    runs_dir: Path, names: Sequence[str], dataset: str | None = None
+) -> list[RunRecord]:
+    """Return the named runs, or the newest run of the dataset if no name is given; empty if there
+    is none.
+    """
     if names:
         runs = [read_run(runs_dir, name) for name in dict.fromkeys(names)]
         if len({run.dataset for run in runs} | ({dataset} if dataset else set())) > 1:
             listed = ", ".join(f"{run.name} of {run.dataset}" for run in runs)
-            raise CacheError(f"A table covers one dataset: {listed}" + f". Omit --dataset {dataset}." * bool(dataset))
+            raise CacheError(
+                f"A table covers one dataset: {listed}"
+                + f". Omit --dataset {dataset}." * bool(dataset)
+            )
         return runs
     for run in readable_runs(runs_dir):
         if dataset in (None, run.dataset):
@@ -138,7 +163,9 @@ def read_run(runs_dir: Path, run: str) -> RunRecord:
     config = read_config(folder)
     try:
         training = {"settings": config.get("settings")} | (config.get("training") or {})
-        return RunRecord(**(training | {"name": folder.name, "folder": folder, "training": training}))
+        return RunRecord(
+            **(training | {"name": folder.name, "folder": folder, "training": training})
+        )
     except (CacheError, TypeError, ValidationError) as error:
         reason = problem(error) if isinstance(error, ValidationError) else error
         raise CacheError(f"{folder / CONFIG_NAME}: not written by byov-train ({reason})") from error
@@ -153,12 +180,20 @@ def read_config(folder: Path) -> dict[str, Any]:
         return config
     except FileNotFoundError:
         there = ", ".join(list_runs(folder.parent))
-        advice = f"choose one of {there}" if there else "there are none yet; train one with byov-train --ratio 0.3"
+        advice = (
+            f"choose one of {there}"
+            if there
+            else "there are none yet; train one with byov-train --ratio 0.3"
+        )
         raise CacheError(f"{folder}: no such run; {advice}") from None
     except digests.SealError as error:
-        raise CacheError(f"{path} {error}. Restore it from a copy, or {digests.ACCEPT_EDIT}") from None
+        raise CacheError(
+            f"{path} {error}. Restore it from a copy, or {digests.ACCEPT_EDIT}"
+        ) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise CacheError(f"{path}: not readable ({error}); restore it from a copy, or train the run again") from error
+        raise CacheError(
+            f"{path}: not readable ({error}); restore it from a copy, or train the run again"
+        ) from error
 
 
 def _recorded_digest(training: Mapping[str, Any], name: str) -> str | None:
@@ -166,8 +201,13 @@ def _recorded_digest(training: Mapping[str, Any], name: str) -> str | None:
     return str(files[name]) if isinstance(files, dict) and name in files else None
 
 
-def check_model(run: Path, training: Mapping[str, Any], name: str = MODEL_NAME) -> digests.WeightsFile:
-    """Check that a model file is intact and belongs to the run; `training` is the record in its config.json."""
+def check_model(
+    run: Path, training: Mapping[str, Any], name: str = MODEL_NAME
+) -> digests.WeightsFile:
+    """Check that a model file is intact and belongs to the run;
+
+    `training` is the record in its config.json.
+    """
     path = run / name
     if not path.exists():
         finish = f"finish the run with byov-train --run {run.name} --resume"
@@ -177,17 +217,22 @@ def check_model(run: Path, training: Mapping[str, Any], name: str = MODEL_NAME) 
     except CacheError as error:
         raise CacheError(f"{error}; restore it from a copy, or train the run again") from None
     if found.sealed and found.identity != training.get("identity"):
-        raise CacheError(f"{path}: a model of another run ({found.origin}); restore the run's own model")
+        raise CacheError(
+            f"{path}: a model of another run ({found.origin}); restore the run's own model"
+        )
     recorded = _recorded_digest(training, name)
     if recorded not in (None, found.sha256):
         raise CacheError(
-            f"{path}: SHA-256 {found.sha256[:12]}, but config.json records {recorded[:12]}; restore the model"
+            f"{path}: SHA-256 {found.sha256[:12]}, but config.json records {recorded[:12]}; "
+            "restore the model"
         )
     return found
 
 
 def check_file(path: Path, training: Mapping[str, Any]) -> bool:
-    """Verify a file against its digest in config.json; return False if it has none, as in unfinished runs."""
+    """Verify a file against its digest in config.json; return False if it has none, as in
+    unfinished runs.
+    """
     recorded = _recorded_digest(training, path.name)
     if recorded not in (None, digests.file_sha256(path)):
         raise CacheError(f"does not match its digest in {CONFIG_NAME}: it is damaged or was edited")
@@ -211,30 +256,42 @@ class RunProgress:
         if self.state == "finished" or self.epoch is None:
             return self.state
         where = f"epoch {self.epoch}" + (f" of {self.epochs}" if self.epochs is not None else "")
-        return f"{self.state}, at {where}" if self.state == "in training" else f"{self.state} at {where}"
+        return (
+            f"{self.state}, at {where}"
+            if self.state == "in training"
+            else f"{self.state} at {where}"
+        )
 
 
 def read_progress(run: RunRecord) -> RunProgress:
     """Read a run's progress from metrics.jsonl."""
-    records, damaged, total = list[dict[str, Any]](), False, run.settings.get("epochs")
+    records = list[dict[str, Any]]()
+    damaged = False
+    total = run.settings.get("epochs")
     try:
         records = read_metrics(run)
     except CacheError:
         damaged = True
     epoch = max((record["epoch"] for record in records), default=None)
-    # A run shared without its last model also counts as finished, unless it still has a checkpoint to resume from.
+    # A run shared without its last model also counts as finished, unless it still has a checkpoint
+    # to resume from.
     is_shared = epoch is not None and epoch == total and not checkpoint_files(run)
     state: RunState = "in training" if is_training(run.folder) else "stopped"
     if (run.folder / LAST_MODEL_NAME).exists() or is_shared:
         state = "finished"
     wanted = str(run.settings.get("select"))
-    metric = next((name for name in (wanted, "tau") if any(name in record for record in records)), None)
+    metric = next(
+        (name for name in (wanted, "tau") if any(name in record for record in records)), None
+    )
     scores = [record[metric] for record in records if record["epoch"] > 0 and metric in record]
     return RunProgress(state, epoch, total, metric, max(scores, default=None), damaged)
 
 
 def unfinished_text(run: RunRecord) -> str | None:
-    """Return a remark such as "unfinished, stopped at epoch 76 of 300: ..."; None if the run is finished."""
+    """Return a remark such as "unfinished, stopped at epoch 76 of 300: ...";
+
+    None if the run is finished.
+    """
     progress = read_progress(run)
     if progress.state == "finished" or progress.epoch is None:
         return None
@@ -277,7 +334,9 @@ def prune_checkpoints(run: RunRecord) -> None:
 
 
 def read_metrics(run: RunRecord) -> list[dict[str, Any]]:
-    """Return the finite numbers in each valid line of metrics.jsonl; raise CacheError if the file is damaged."""
+    """Return the finite numbers in each valid line of metrics.jsonl; raise CacheError if the file
+    is damaged.
+    """
     path = run.folder / METRICS_NAME
     try:
         check_file(path, run.training)
@@ -288,7 +347,11 @@ def read_metrics(run: RunRecord) -> list[dict[str, Any]]:
     for line in lines:
         try:
             record = json.loads(line)
-            numbers = {name: value for name, value in record.items() if type(value) in (int, float) and isfinite(value)}
+            numbers = {
+                name: value
+                for name, value in record.items()
+                if type(value) in (int, float) and isfinite(value)
+            }
         except (ValueError, AttributeError, OverflowError, RecursionError):
             continue
         if type(numbers.get("epoch")) is int:

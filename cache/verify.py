@@ -13,9 +13,23 @@ from byov.cache.digests import check_seal, check_weights
 from byov.cache.embeddings import EMBED_AGAIN, check_current, check_training_data
 from byov.cache.features import Header, check_same_identity, read_header, video_header
 from byov.cache.hdf5 import EXTRACT_AGAIN, read_array
-from byov.cache.layout import Protocol, cached_files, embedded_parts, encoder_folders, manifest_path, video_path
+from byov.cache.layout import (
+    Protocol,
+    cached_files,
+    embedded_parts,
+    encoder_folders,
+    manifest_path,
+    video_path,
+)
 from byov.cache.manifest import VideoEntry, load_manifest
-from byov.cache.runs import CONFIG_NAME, FILES_KEY, LAST_MODEL_NAME, METRICS_NAME, MODEL_NAME, RunRecord
+from byov.cache.runs import (
+    CONFIG_NAME,
+    FILES_KEY,
+    LAST_MODEL_NAME,
+    METRICS_NAME,
+    MODEL_NAME,
+    RunRecord,
+)
 from byov.errors import CacheError
 
 FAILURES_NAME = "failures.json"
@@ -24,7 +38,9 @@ RESTORE = "restore it from a copy, or delete the run and train it again"
 
 def summarize(folder: Path) -> dict[str, Any]:
     """Summarize the contents of an encoder folder."""
-    manifest, files, headers = load_manifest(folder.parent / "manifest.json"), list(cached_files(folder)), []
+    manifest = load_manifest(folder.parent / "manifest.json")
+    files = list(cached_files(folder))
+    headers = []
     for path in files:
         with suppress(CacheError):
             headers.append(read_header(path))
@@ -37,7 +53,8 @@ def summarize(folder: Path) -> dict[str, Any]:
         "dataset_videos": len(manifest.videos),
         "dataset_pairs": len({video.pair for video in manifest.videos} - {None}),
         "frames": sum(header.frames for header in headers),
-        "ratios": sorted(frozenset.intersection(*ratios), key=float) if ratios else [],  # present in every file
+        # Present in every file.
+        "ratios": sorted(frozenset.intersection(*ratios), key=float) if ratios else [],
         "disk_bytes": sum(header.path.stat().st_size for header in headers),
         "unreadable": len(files) - len(headers),
         "failures": len(read_failures(folder)),
@@ -63,22 +80,31 @@ class Checked:
     path: Path
     problem: str | None = None
     remedy: str = ""
-    covered: bool = True  # False for files without a digest: edited by hand, or metrics of an unfinished run
+    # False for files without a digest: edited by hand, or metrics of an unfinished run.
+    covered: bool = True
 
 
 def verify_all(features_dir: Path, runs_dir: Path, dataset: str | None = None) -> Iterator[Checked]:
     """Verify the digests of all files in the cache and the runs, or only those of one dataset."""
     # Include datasets whose manifest was deleted.
     folders = sorted({path.parents[0] for path in features_dir.glob("[!.]*/manifest.json")})
-    folders += sorted({path.parents[2] for path in features_dir.glob("[!.]*/*/*/*.h5")} - set(folders))
+    folders += sorted(
+        {path.parents[2] for path in features_dir.glob("[!.]*/*/*/*.h5")} - set(folders)
+    )
     chosen = [folder for folder in folders if dataset in (None, folder.name)]
     if not chosen:
         encoder_folders(features_dir, dataset)  # raises if there is no such cache
     for folder in chosen:
         yield _run_check(folder / "manifest.json", "run byov-extract again", _check_manifest)
-        for encoder in sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")):
+        for encoder in sorted(
+            path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")
+        ):
             yield from verify_folder(encoder)
-    names = {path.parent.name for path in runs_dir.glob("[!.]*/*") if path.name in (CONFIG_NAME, MODEL_NAME)}
+    names = {
+        path.parent.name
+        for path in runs_dir.glob("[!.]*/*")
+        if path.name in (CONFIG_NAME, MODEL_NAME)
+    }
     for name in sorted(names):
         yield from verify_run(runs_dir, name, features_dir, dataset)
 
@@ -89,7 +115,9 @@ def _check_manifest(path: Path) -> bool:
 
 
 def verify_folder(folder: Path) -> Iterator[Checked]:
-    """Check the feature files in an encoder folder, and that every video in the manifest has one."""
+    """Check the feature files in an encoder folder, and that every video in the manifest has
+    one.
+    """
     try:
         videos = load_manifest(folder.parent / "manifest.json").videos
     except CacheError:
@@ -121,14 +149,21 @@ def verify_folder(folder: Path) -> Iterator[Checked]:
         yield from _check_absent(folder, expected, present, "run byov-extract")
 
 
-def _check_absent(folder: Path, expected: Sequence[Path], present: Sequence[Path], remedy: str) -> Iterator[Checked]:
+def _check_absent(
+    folder: Path, expected: Sequence[Path], present: Sequence[Path], remedy: str
+) -> Iterator[Checked]:
     absent = [path for path in expected if path not in set(present)]
     if absent:
-        problem = f"{len(absent)} of {len(expected)} files are missing (first: {absent[0].relative_to(folder)})"
+        problem = (
+            f"{len(absent)} of {len(expected)} files are missing (first: "
+            f"{absent[0].relative_to(folder)})"
+        )
         yield Checked(folder, problem, remedy)
 
 
-def verify_run(runs_dir: Path, name: str, features_dir: Path, dataset: str | None = None) -> Iterator[Checked]:
+def verify_run(
+    runs_dir: Path, name: str, features_dir: Path, dataset: str | None = None
+) -> Iterator[Checked]:
     """Check all files of a run, unless it was trained on another dataset."""
     config = runs_dir / name / CONFIG_NAME
     try:
@@ -177,16 +212,26 @@ def _verify_models(run: RunRecord) -> Iterator[Checked]:
         yield _run_check(path, f"delete it; {resume} continues from the previous one", check)
 
 
-def _verify_embeddings(run: RunRecord, features_dir: Path, videos: Sequence[VideoEntry]) -> Iterator[Checked]:
-    """Check a run's embeddings, and that none are missing; users may delete folders other than embeddings/."""
-    trained, remedy = None, f"byov-train --run {run.name} --embed-only"
+def _verify_embeddings(
+    run: RunRecord, features_dir: Path, videos: Sequence[VideoEntry]
+) -> Iterator[Checked]:
+    """Check a run's embeddings, and that none are missing; users may delete folders other than
+    embeddings/.
+    """
+    trained = None
+    remedy = f"byov-train --run {run.name} --embed-only"
     with suppress(CacheError):  # _verify_models reports problems with the model
         trained = runs.check_model(run.folder, run.training).sha256
 
     def check(path: Path) -> bool:
         for column in ("embedding", "pts_seconds"):
             read_array(path, column, remedy=EMBED_AGAIN)
-        check_current(path, run, features_dir, run.untrained_sha256 if "untrained" in path.parents[1].name else trained)
+        check_current(
+            path,
+            run,
+            features_dir,
+            run.untrained_sha256 if "untrained" in path.parents[1].name else trained,
+        )
         return True
 
     features = features_dir / run.dataset / run.encoder_folder
@@ -195,19 +240,25 @@ def _verify_embeddings(run: RunRecord, features_dir: Path, videos: Sequence[Vide
         present = list(cached_files(folder))
         for path in present:
             yield _run_check(path, remedy, check)
-        if FILES_KEY in run.training and (folder.is_dir() or (protocol, untrained) == ("standard", False)):
+        if FILES_KEY in run.training and (
+            folder.is_dir() or (protocol, untrained) == ("standard", False)
+        ):
             expected = [
                 runs.embedding_path(folder, video.view, video.id, clip)
                 for video in videos
                 if video.frames and video_path(features, video.view, video.id).is_file()
-                for of_part, clip in embedded_parts(run.dataset, video.view, video.id, video.split, video.frames)
+                for of_part, clip in embedded_parts(
+                    run.dataset, video.view, video.id, video.split, video.frames
+                )
                 if of_part == protocol
             ]
             yield from _check_absent(folder, expected, present, remedy)
 
 
 def _run_check(path: Path, remedy: str, check: Callable[[Path], bool]) -> Checked:
-    """Call `check`, which raises an error if the file is damaged and returns whether it has a digest."""
+    """Call `check`, which raises an error if the file is damaged and returns whether it has a
+    digest.
+    """
     try:
         return Checked(path, covered=check(path))
     except (CacheError, OSError) as error:

@@ -28,13 +28,23 @@ video_argument = partial(typer.Argument, show_default=False, exists=True, dir_ok
 def align(
     a: Annotated[Path, video_argument(metavar="A", help="Reference video.")],
     b: Annotated[Path, video_argument(metavar="B", help="Video to match to A.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Output video (.mp4, .mov or .mkv); also writes .csv.")],
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", help="Output video (.mp4, .mov or .mkv); also writes .csv."),
+    ],
     run: common.RunOption = None,
-    method: Annotated[Literal["dtw", "nearest"], typer.Option(help="Dynamic time warping, or nearest frames.")] = "dtw",
+    method: Annotated[
+        Literal["dtw", "nearest"], typer.Option(help="Dynamic time warping, or nearest frames.")
+    ] = "dtw",
     phases: Annotated[
-        str | None, typer.Option(metavar="SECONDS", help='Times of events in A to transfer to B, e.g. "2.5;7.1".')
+        str | None,
+        typer.Option(
+            metavar="SECONDS", help='Times of events in A to transfer to B, e.g. "2.5;7.1".'
+        ),
     ] = None,
-    height: Annotated[int, typer.Option(min=64, max=MAX_HEIGHT, help="Output height in pixels (even).")] = 360,
+    height: Annotated[
+        int, typer.Option(min=64, max=MAX_HEIGHT, help="Output height in pixels (even).")
+    ] = 360,
     encoder: cli_videos.EncoderOption = None,
     device: cli_videos.DeviceOption = "auto",
     on_truncated: cli_videos.OnTruncatedOption = "error",
@@ -48,9 +58,11 @@ def align(
 ) -> None:
     """Match the frames of two videos and show them side by side.
 
-    In the output video, A plays at its original speed next to the matching frames of B. A CSV file lists the pairs.
+    In the output video, A plays at its original speed next to the matching frames of B. A CSV file
+    lists the pairs.
 
-    Also prints Kendall's tau, which is 1 if the nearest frames occur in the same order in both videos.
+    Also prints Kendall's tau, which is 1 if the nearest frames occur in the same order in both
+    videos.
     """
     cli_videos.keep_freed_memory()
     # Imported here because torch, SciPy and Pillow take seconds to import.
@@ -80,10 +92,15 @@ def align(
         return aligned
 
     aligned = interruptible(work, "interrupted; finished output files are complete")
-    frames, taus = len(aligned.frames), {"a_in_b": aligned.tau_a_in_b, "b_in_a": aligned.tau_b_in_a}
+    frames = len(aligned.frames)
+    taus = {"a_in_b": aligned.tau_a_in_b, "b_in_a": aligned.tau_b_in_a}
     transferred = None
     if aligned.b_events is not None:
-        transferred = {"a_seconds": events, "b_seconds": aligned.b_events, "cell": events_cell(aligned.b_events)}
+        transferred = {
+            "a_seconds": events,
+            "b_seconds": aligned.b_events,
+            "cell": events_cell(aligned.b_events),
+        }
     if as_json:
         summary = {
             "run": record.name,
@@ -105,7 +122,15 @@ def align(
     print(printable(f"{table}: matching pairs of frames"))
     print(f"Kendall's tau of the nearest frames: A in B {a_in_b}; B in A {b_in_a}")
     if record.settings.get("position") != "none":
-        print("This model encodes each frame's position in its video, which raises tau even for unrelated videos:")
+        print(
+            "This model encodes each frame's position in its video, which raises tau even for "
+            "unrelated videos:"
+        )
         print("check the output video.")
     if transferred:
-        print(printable(f"value for {b.name} in the events column of your CSV (rounded down): {transferred['cell']}"))
+        print(
+            printable(
+                f"value for {b.name} in the events column of your CSV (rounded down): "
+                f"{transferred['cell']}"
+            )
+        )

@@ -16,7 +16,9 @@ from byov.cli.terminal import PROGRESS, print_rows
 from byov.progress import track
 from byov.text import format_size, pluralize, printable
 
-main = common.App("Inspect the feature cache, and verify the cache and the runs.", no_args_is_help=True)
+main = common.App(
+    "Inspect the feature cache, and verify the cache and the runs.", no_args_is_help=True
+)
 
 
 @main.callback()
@@ -25,29 +27,42 @@ def _options(_version: common.Version = False) -> None:
 
 
 @main.command("ls")
-def list_contents(features_dir: common.FeaturesDir = Path("features"), as_json: common.Json = False) -> None:
+def list_contents(
+    features_dir: common.FeaturesDir = Path("features"), as_json: common.Json = False
+) -> None:
     """List cached datasets and encoders with videos, frames, STM ratios and size."""
     summaries = [summarize(folder) for folder in encoder_folders(features_dir)]
     if as_json:
         print(json.dumps(summaries, indent=1))
         return
     if not summaries:
-        print(printable(f"No features in {features_dir}. Extract some: byov-extract --dataset demo"))
+        print(
+            printable(f"No features in {features_dir}. Extract some: byov-extract --dataset demo")
+        )
         return
-    print_rows(("dataset", "encoder", "videos", "frames", "STM ratios", "size"), map(_row, summaries))
+    print_rows(
+        ("dataset", "encoder", "videos", "frames", "STM ratios", "size"), map(_row, summaries)
+    )
 
 
 def _row(summary: dict[str, Any]) -> list[str]:
     videos = f"{summary['cached_videos']}/{summary['dataset_videos']}"
-    for key, name in {"dataset_pairs": "pairs", "unreadable": "unreadable", "failures": "failed"}.items():
+    for key, name in {
+        "dataset_pairs": "pairs",
+        "unreadable": "unreadable",
+        "failures": "failed",
+    }.items():
         videos += f", {summary[key]} {name}" if summary[key] else ""
-    ratios, size = " ".join(summary["ratios"]), format_size(summary["disk_bytes"])
+    ratios = " ".join(summary["ratios"])
+    size = format_size(summary["disk_bytes"])
     return [summary["dataset"], summary["encoder"], videos, f"{summary['frames']:,}", ratios, size]
 
 
 @main.command()
 def show(
-    file: Annotated[Path, typer.Argument(help="HDF5 file in the feature cache.", exists=True, dir_okay=False)],
+    file: Annotated[
+        Path, typer.Argument(help="HDF5 file in the feature cache.", exists=True, dir_okay=False)
+    ],
     as_json: common.Json = False,
 ) -> None:
     """Show the arrays and the provenance of a cached file."""
@@ -72,13 +87,17 @@ def show(
 
 @main.command()
 def verify(
-    dataset: Annotated[str | None, typer.Argument(help="Dataset to verify.", show_default="all")] = None,
+    dataset: Annotated[
+        str | None, typer.Argument(help="Dataset to verify.", show_default="all")
+    ] = None,
     features_dir: common.FeaturesDir = Path("features"),
     runs_dir: common.RunsDir = Path("runs"),
     as_json: common.Json = False,
 ) -> None:
     """Read all files in the cache and the runs and compare them with their checksums."""
-    checked = list(track(verify_all(features_dir, runs_dir, dataset), PROGRESS, "verifying", unit="file"))
+    checked = list(
+        track(verify_all(features_dir, runs_dir, dataset), PROGRESS, "verifying", unit="file")
+    )
     bad = [file for file in checked if file.problem is not None]
     unchecked = [file for file in checked if file.problem is None and not file.covered]
     if as_json:
@@ -95,6 +114,11 @@ def verify(
             print(printable(f"{file.path}: {file.problem}{remedy}"))
         if unchecked:
             count = pluralize(len(unchecked), "file")
-            print(printable(f"{count} without a checksum (edited, or from an unfinished run): {unchecked[0].path}"))
+            print(
+                printable(
+                    f"{count} without a checksum (edited, or from an unfinished run): "
+                    f"{unchecked[0].path}"
+                )
+            )
         print(f"{pluralize(len(checked), 'file')} checked, {len(bad)} bad")
     raise typer.Exit(common.FAILED if bad else 0)

@@ -32,13 +32,19 @@ main = common.App()
 @main.command()
 def embed(
     videos: Annotated[
-        list[Path], typer.Argument(help="Video files or folders of videos.", show_default=False, exists=True)
+        list[Path],
+        typer.Argument(help="Video files or folders of videos.", show_default=False, exists=True),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Output folder or, for one video, .h5 or .npz file.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Output folder or, for one video, .h5 or .npz file.")
+    ],
     run: common.RunOption = None,
-    view: Annotated[View | None, typer.Option(help="Camera view of the videos, stored in the output files.")] = None,
+    view: Annotated[
+        View | None, typer.Option(help="Camera view of the videos, stored in the output files.")
+    ] = None,
     file_format: Annotated[
-        Format | None, typer.Option("--format", help="Format of files in an output folder.", show_default="h5")
+        Format | None,
+        typer.Option("--format", help="Format of files in an output folder.", show_default="h5"),
     ] = None,
     encoder: cli_videos.EncoderOption = None,
     device: cli_videos.DeviceOption = "auto",
@@ -53,11 +59,11 @@ def embed(
 ) -> None:
     """Embed every frame of one or more videos with a trained model.
 
-    Writes embeddings of shape (T, D) and the time of each frame. Videos from the run's dataset get the same embeddings
-    as from byov-train, bit for bit on the same type of device.
+    Writes embeddings of shape (T, D) and the time of each frame. Videos from the run's dataset get
+    the same embeddings as from byov-train, bit for bit on the same type of device.
 
-    HDF5 files have the same format as those from byov-train. An .npz file contains embedding, pts_seconds, run,
-    model_sha256, video, source_sha256 and, if given, view.
+    HDF5 files have the same format as those from byov-train. An .npz file contains embedding,
+    pts_seconds, run, model_sha256, video, source_sha256 and, if given, view.
     """
     cli_videos.keep_freed_memory()
     from byov.apply.run import Run
@@ -67,13 +73,20 @@ def embed(
     check_outputs([*targets], targets.values(), overwrite=overwrite)
     record = choose_run(runs_dir, run)
     note_unfinished([record])
-    files, failures = list[dict[str, Any]](), dict[str, str]()
+    files = list[dict[str, Any]]()
+    failures = dict[str, str]()
 
     def work() -> None:
         loaded = Run(record, Path(), device, encoder)
         loaded.frame_encoder(PROGRESS)
-        policy: dict[str, Any] = {"on_truncated": on_truncated, "on_corrupt": on_corrupt, "max_pixels": max_pixels}
-        for target, path in track(targets.items(), PROGRESS, "videos", unit="video", total=len(targets)):
+        policy: dict[str, Any] = {
+            "on_truncated": on_truncated,
+            "on_corrupt": on_corrupt,
+            "max_pixels": max_pixels,
+        }
+        for target, path in track(
+            targets.items(), PROGRESS, "videos", unit="video", total=len(targets)
+        ):
             try:
                 video = loaded.embed_video(path, progress=PROGRESS, **policy)
             except VideoError as error:
@@ -82,9 +95,18 @@ def embed(
                 continue
             video.write(target, view)
             frames, dimensions = video.embedding.shape
-            files.append({"video": str(path), "file": str(target), "frames": frames, "dimensions": dimensions})
+            files.append(
+                {
+                    "video": str(path),
+                    "file": str(target),
+                    "frames": frames,
+                    "dimensions": dimensions,
+                }
+            )
             if not as_json:
-                print(printable(f"{target}: {pluralize(frames, 'frame')} x {dimensions} from {path}"))
+                print(
+                    printable(f"{target}: {pluralize(frames, 'frame')} x {dimensions} from {path}")
+                )
 
     interruptible(work, "interrupted; finished output files are complete")
     if as_json:
@@ -93,7 +115,9 @@ def embed(
     raise typer.Exit(common.FAILED if failures else 0)
 
 
-def _targets(given: Sequence[Path], out: Path, view: View | None, file_format: Format | None) -> dict[Path, Path]:
+def _targets(
+    given: Sequence[Path], out: Path, view: View | None, file_format: Format | None
+) -> dict[Path, Path]:
     """Map output files to videos; videos in a folder keep their relative paths."""
     found: list[tuple[Path, Path]] = []  # (video, its path relative to the output folder)
     for path in given:
@@ -106,12 +130,21 @@ def _targets(given: Sequence[Path], out: Path, view: View | None, file_format: F
             found.append((path, Path(path.name)))
     if out.suffix.lower() in SUFFIXES and not out.is_dir():
         if len(found) > 1:
-            raise UsageError(f"-o {out}: {len(found)} videos cannot be written to one file. Pass a folder instead.")
+            raise UsageError(
+                f"-o {out}: {len(found)} videos cannot be written to one file. Pass a folder "
+                "instead."
+            )
         if file_format not in (None, out.suffix.lower()[1:]):
             raise UsageError(f"-o {out} contradicts --format {file_format}. Omit --format.")
         return {out: found[0][0]}
-    if len(found) == 1 and not out.is_dir() and re.fullmatch(r"\.[A-Za-z][A-Za-z0-9]{1,4}", out.suffix):
-        raise UsageError(f"-o {out}: the output must be a {' or '.join(SUFFIXES)} file or a folder.")
+    if (
+        len(found) == 1
+        and not out.is_dir()
+        and re.fullmatch(r"\.[A-Za-z][A-Za-z0-9]{1,4}", out.suffix)
+    ):
+        raise UsageError(
+            f"-o {out}: the output must be a {' or '.join(SUFFIXES)} file or a folder."
+        )
     folder = out if view is None else out / view
     targets: dict[Path, Path] = {}
     for path, below in found:
@@ -119,7 +152,8 @@ def _targets(given: Sequence[Path], out: Path, view: View | None, file_format: F
         target = folder / below.parent / f"{name}.{file_format or 'h5'}"
         if target in targets:
             raise UsageError(
-                f"{targets[target]} and {path} would both be written to {target}. Embed them into different folders."
+                f"{targets[target]} and {path} would both be written to {target}. Embed them into "
+                "different folders."
             )
         targets[target] = path
     return targets

@@ -40,42 +40,68 @@ main = common.App()
 
 @main.command()
 def evaluate(
-    task: Annotated[TaskChoice | None, typer.Option(help="Task; all: every task with labels except few-shot.")] = None,
+    task: Annotated[
+        TaskChoice | None, typer.Option(help="Task; all: every task with labels except few-shot.")
+    ] = None,
     run: Annotated[
-        list[str] | None, common.run_option(help="Run to score; repeat to average over seeds.", show_default="newest")
+        list[str] | None,
+        common.run_option(
+            help="Run to score; repeat to average over seeds.", show_default="newest"
+        ),
     ] = None,
     features: Annotated[
-        list[str] | None, typer.Option(help="Cached features to score: cls, merged:0.3, ...; repeatable.")
+        list[str] | None,
+        typer.Option(help="Cached features to score: cls, merged:0.3, ...; repeatable."),
     ] = None,
     embeddings: Annotated[
         Path | None,
         typer.Option(
-            help="Your own embeddings: an .npz file with embeddings, labels, lengths and is_ego, each prefixed with "
+            help="Your own embeddings: an .npz file with embeddings, labels, lengths and "
+            "is_ego, each prefixed with "
             "train_ and test_, or a file or folder written by byov-embed."
         ),
     ] = None,
     dataset: Annotated[
-        str | None, common.dataset_option(help="Dataset for --features, or with labels for --embeddings.")
+        str | None,
+        common.dataset_option(help="Dataset for --features, or with labels for --embeddings."),
     ] = None,
     encoder: Annotated[str | None, typer.Option(help="Encoder for --features.")] = None,
-    split: Annotated[ScoredSplit, typer.Option(help="Split to score; val for model selection.")] = "test",
+    split: Annotated[
+        ScoredSplit, typer.Option(help="Split to score; val for model selection.")
+    ] = "test",
     protocol: Annotated[
         ProtocolChoice | None,
         typer.Option(
-            help="Frames to score: whole videos (standard), two sub-clips of each video (trimmed), frames embedded "
+            help="Frames to score: whole videos (standard), two sub-clips of each video "
+            "(trimmed), frames embedded "
             "without later frames (online), standard and trimmed (both), or all.",
             show_default="standard; all for --task all",
         ),
     ] = None,
-    k: Annotated[str, typer.Option("--k", help="Values of K for map@K, comma-separated.")] = "5,10,15",
-    tau_stride: Annotated[int, typer.Option(min=1, help="Frame stride for Kendall's tau.")] = DEFAULTS.tau_stride,
+    k: Annotated[
+        str, typer.Option("--k", help="Values of K for map@K, comma-separated.")
+    ] = "5,10,15",
+    tau_stride: Annotated[
+        int, typer.Option(min=1, help="Frame stride for Kendall's tau.")
+    ] = DEFAULTS.tau_stride,
     time_column: Annotated[
-        bool, typer.Option("--time-column", help="Use the frame index for progression, as AE2 does for Pour Liquid.")
+        bool,
+        typer.Option(
+            "--time-column",
+            help="Use the frame index for progression, as AE2 does for Pour Liquid.",
+        ),
     ] = False,
-    bootstrap: Annotated[int, typer.Option(min=0, help="Bootstrap samples for 95% intervals, e.g. 1000.")] = 0,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed for few-shot draws and the bootstrap.")] = 0,
+    bootstrap: Annotated[
+        int, typer.Option(min=0, help="Bootstrap samples for 95% intervals, e.g. 1000.")
+    ] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Random seed for few-shot draws and the bootstrap.")
+    ] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for results.json, .md and .tex.", show_default="folder of a single run")
+        Path | None,
+        typer.Option(
+            help="Folder for results.json, .md and .tex.", show_default="folder of a single run"
+        ),
     ] = None,
     as_json: common.Json = False,
     runs_dir: common.RunsDir = Path("runs"),
@@ -83,9 +109,16 @@ def evaluate(
     _config: common.Config = None,
     _version: common.Version = False,
 ) -> None:
-    """Score frame embeddings of runs, cached features or your own files. Without --task, print the plan."""
+    """Score frame embeddings of runs, cached features or your own files.
+
+    Without --task, print the plan.
+    """
     options = EvaluationOptions(
-        ks=parse_ks(k), tau_stride=tau_stride, time_column=time_column, seed=seed, bootstrap=bootstrap
+        ks=parse_ks(k),
+        tau_stride=tau_stride,
+        time_column=time_column,
+        seed=seed,
+        bootstrap=bootstrap,
     )
     if task is None and (embeddings is not None or as_json):
         raise UsageError(f"No task given. Pass --task {' | '.join((*TASKS, ALL))}.")
@@ -96,7 +129,8 @@ def evaluate(
             "--run": run,
             "--features": features,
             "--encoder": encoder,
-            "--dataset (except for files written by byov-embed)": dataset and not is_embedded(embeddings),
+            "--dataset (except for files written by byov-embed)": dataset
+            and not is_embedded(embeddings),
             f"--split {split}": split != "test",
             f"--protocol {protocol}": protocol not in (None, "standard"),
         }
@@ -109,8 +143,11 @@ def evaluate(
         reader = open_embeddings(embeddings, labels, sources)
         tasks = None if task == ALL else [task]
         results = interruptible(lambda: evaluation.evaluate_file(reader, tasks, options, PROGRESS))
-        document, stem = results.file_to_dict(), _stem(task, None, "test")
-        print_and_save(document, results.tables(), out, stem, as_json=as_json, summary=verdict(results.rows))
+        document = results.file_to_dict()
+        stem = _stem(task, None, "test")
+        print_and_save(
+            document, results.tables(), out, stem, as_json=as_json, summary=verdict(results.rows)
+        )
         return
     runs = choose_runs(runs_dir, run or [], dataset) if run or not features else []
     note_unfinished(runs)
@@ -120,7 +157,9 @@ def evaluate(
     if not runs and not features:
         hint = "train one with byov-train --ratio 0.3"
         if task not in (ALL, None):
-            raise UsageError(f"No run in {runs_dir}: {hint}, or score cached features with --features cls.")
+            raise UsageError(
+                f"No run in {runs_dir}: {hint}, or score cached features with --features cls."
+            )
         note(f"no run in {runs_dir} ({hint}): scoring cached features and time only")
     if encoder is not None and not features:
         raise UsageError("--encoder needs --features cls or --features merged:RATIO.")
@@ -142,14 +181,21 @@ def evaluate(
         return
     baselines: list[tuple[str, str]] = []
     if task == ALL and not features:
-        baselines = evaluation.frozen_columns(features_dir, name, [record.column for record in runs])
+        baselines = evaluation.frozen_columns(
+            features_dir, name, [record.column for record in runs]
+        )
         if not any(folder.startswith("random--") for folder, _ in baselines):
-            note(f"no row for random features; to add one, extract {name} with --encoder random/clip-vit-base-patch16")
+            note(
+                f"no row for random features; to add one, extract {name} with --encoder "
+                "random/clip-vit-base-patch16"
+            )
     folder = out or (runs[0].folder if len(runs) == 1 and not features else None)
     if folder is not None and out is None and not os.access(folder, os.W_OK | os.X_OK):
         note(f"{folder}: permission denied; the results are not saved (choose a folder with --out)")
         folder = None
-    readers = evaluation.readers_to_compare(runs_dir, features_dir, name, runs, requested=columns, baselines=baselines)
+    readers = evaluation.readers_to_compare(
+        runs_dir, features_dir, name, runs, requested=columns, baselines=baselines
+    )
     scope = evaluation.scope_of_runs(scope, readers, explicit=protocol is not None)
     processes = rows_at_once(manifest, scope, len(readers))
     if processes == 1:
@@ -158,8 +204,11 @@ def evaluate(
         in_processes = partial(evaluate_in_processes, readers, scope, processes, PROGRESS)
         scored = common.run_stoppable(in_processes, "interrupted")
         results = evaluation.compare(manifest, readers, scope, scored=scored)
-    document, stem = results.to_dict(), _stem(task, protocol, split)
-    print_and_save(document, results.tables(), folder, stem, as_json=as_json, summary=verdict(results.rows))
+    document = results.to_dict()
+    stem = _stem(task, protocol, split)
+    print_and_save(
+        document, results.tables(), folder, stem, as_json=as_json, summary=verdict(results.rows)
+    )
 
 
 def parse_ks(text: str) -> tuple[int, ...]:
@@ -171,30 +220,52 @@ def parse_ks(text: str) -> tuple[int, ...]:
 
 
 def choose_columns(folder: Path, wanted: Sequence[str]) -> list[tuple[str, str]]:
-    """Return (encoder folder, column) for each value of --features; the column for merged:0.3 is "merged/0.3"."""
+    """Return (encoder folder, column) for each value of --features; the column for merged:0.3 is
+    "merged/0.3".
+    """
     first = next(cached_files(folder), None)
     cached = read_columns(first) if first else {}
-    columns = {name.replace("/", ":"): name for name in cached if name.startswith(("cls", "merged"))}
+    columns = {
+        name.replace("/", ":"): name for name in cached if name.startswith(("cls", "merged"))
+    }
     names = [name.replace("/", ":") for name in dict.fromkeys(wanted)]
     for name in names:
         if name not in columns:
-            raise UsageError(f"--features {name}: not in {folder}. Choose from {', '.join(columns) or 'nothing'}.")
+            raise UsageError(
+                f"--features {name}: not in {folder}. Choose from "
+                f"{', '.join(columns) or 'nothing'}."
+            )
     return [(folder.name, columns[name]) for name in names]
 
 
 def _stem(task: str, protocol: str | None, split: str) -> str:
-    """Return the file name "results", followed by the task, protocol and split unless they are the defaults."""
+    """Return the file name "results", followed by the task, protocol and split unless they are the
+    defaults.
+    """
     defaults = {ALL, ALL if task == ALL else TASKS[task].protocols[0], "test"}
-    return "-".join(["results", *(part for part in (task, protocol, split) if part and part not in defaults)])
+    return "-".join(
+        ["results", *(part for part in (task, protocol, split) if part and part not in defaults)]
+    )
 
 
 def _print_plan(
-    scope: evaluation.Scope, manifest: Manifest, runs: Sequence[RunRecord], columns: Sequence[tuple[str, str]]
+    scope: evaluation.Scope,
+    manifest: Manifest,
+    runs: Sequence[RunRecord],
+    columns: Sequence[tuple[str, str]],
 ) -> None:
-    scored = [f"run {run.name} ({run.recipe}, {run.encoder} {run.column}, seed {run.seed})" for run in runs]
+    scored = [
+        f"run {run.name} ({run.recipe}, {run.encoder} {run.column}, seed {run.seed})"
+        for run in runs
+    ]
     scored += [f"features {folder} {column}" for folder, column in columns]
     names = ", ".join(scored) or "the cached features"
-    print(printable(f"byov-eval --task all would score {names} on the {scope.split} split of {manifest.dataset}:"))
+    print(
+        printable(
+            f"byov-eval --task all would score {names} on the {scope.split} split of "
+            f"{manifest.dataset}:"
+        )
+    )
     print(f"  tasks      {', '.join(scope.tasks)}")
     print(f"  protocols  {', '.join(scope.protocols)}")
     print(f"To score one task, pass --task {' | '.join(TASKS)}.")

@@ -17,10 +17,15 @@ main = common.App()
 
 @main.command()
 def export(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Name of the run to export.", show_default=False)],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Output file (.onnx or .pt2).", show_default=False)],
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="Name of the run to export.", show_default=False)
+    ],
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="Output file (.onnx or .pt2).", show_default=False)
+    ],
     frames: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Output file for the encoder (frames to tokens).")
+        Path | None,
+        typer.Option(metavar="FILE", help="Output file for the encoder (frames to tokens)."),
     ] = None,
     encoder: cli_videos.EncoderOption = None,
     overwrite: cli_videos.OverwriteOption = False,
@@ -31,15 +36,18 @@ def export(
 ) -> None:
     """Export a trained model for another runtime.
 
-    The exported model maps (T, width) features to (T, D) embeddings, float32, for any T. A .pt2 file is a torch.export
-    program. Each file is compared with PyTorch on several lengths; a difference above 1e-4 is an error.
+    The exported model maps (T, width) features to (T, D) embeddings, float32, for any T. A .pt2
+    file is a torch.export program. Each file is compared with PyTorch on several lengths; a
+    difference above 1e-4 is an error.
     """
     from byov.apply.export import SUFFIXES, check_packages, export_encoder, export_model
     from byov.apply.run import Run
 
     outputs = [out] if frames is None else [out, frames]
     if frames is not None and frames.absolute() == out.absolute():
-        raise UsageError(f"{out}: the model and the encoder need two files. Choose another name with --frames.")
+        raise UsageError(
+            f"{out}: the model and the encoder need two files. Choose another name with --frames."
+        )
     for path in outputs:
         if path.suffix not in SUFFIXES:
             raise UsageError(f"{path}: the name must end in {' or '.join(SUFFIXES)}.")

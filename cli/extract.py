@@ -33,25 +33,35 @@ main = common.App()
 @main.command()
 def extract(
     dataset: Annotated[
-        str | None, typer.Option(help=f"Dataset: {', '.join(READERS)}.", autocompletion=lambda: list(READERS))
+        str | None,
+        typer.Option(help=f"Dataset: {', '.join(READERS)}.", autocompletion=lambda: list(READERS)),
     ] = None,
     manifest: Annotated[
-        Path | None, typer.Option(help="CSV with path,view,split[,id,start,end,events,phases,pair].")
+        Path | None,
+        typer.Option(help="CSV with path,view,split[,id,start,end,events,phases,pair]."),
     ] = None,
-    folder: Annotated[Path | None, typer.Option(help="Folder of your own videos; writes videos.csv.")] = None,
-    lerobot: Annotated[Path | None, typer.Option(help="Folder of a LeRobot dataset (v2.0, v2.1 or v3.0).")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Folder of your own videos; writes videos.csv.")
+    ] = None,
+    lerobot: Annotated[
+        Path | None, typer.Option(help="Folder of a LeRobot dataset (v2.0, v2.1 or v3.0).")
+    ] = None,
     ego: Annotated[
-        str | None, typer.Option(help="Ego camera key in --lerobot, or path pattern in --folder: `*wrist*`.")
+        str | None,
+        typer.Option(help="Ego camera key in --lerobot, or path pattern in --folder: `*wrist*`."),
     ] = None,
     exo: Annotated[str | None, typer.Option(help="Exo camera key or path pattern.")] = None,
     task: Annotated[str | None, typer.Option(help="Task in --lerobot, if it has several.")] = None,
     split: Annotated[
         str | None,
         typer.Option(
-            help="Fractions of train, val and test videos for --folder or --lerobot.", show_default=DEFAULT_SPLIT
+            help="Fractions of train, val and test videos for --folder or --lerobot.",
+            show_default=DEFAULT_SPLIT,
         ),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Dataset name of your videos.", show_default="from the path")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Dataset name of your videos.", show_default="from the path")
+    ] = None,
     encoder: Annotated[
         str | None,
         typer.Option(
@@ -59,31 +69,51 @@ def extract(
             show_default=f"{DEFAULT_ENCODER}; demo, metaworld: {IMAGENET}",
         ),
     ] = None,
-    revision: Annotated[str | None, typer.Option(help="Commit, tag or branch of the encoder.")] = None,
-    ratios: Annotated[str, typer.Option("--ratios", "--ratio", help="STM ratios in (0, 1], comma-separated.")] = RATIOS,
-    resize: Annotated[Resize, typer.Option(help="Squash the whole frame, or crop it like CLIP.")] = "squash",
+    revision: Annotated[
+        str | None, typer.Option(help="Commit, tag or branch of the encoder.")
+    ] = None,
+    ratios: Annotated[
+        str, typer.Option("--ratios", "--ratio", help="STM ratios in (0, 1], comma-separated.")
+    ] = RATIOS,
+    resize: Annotated[
+        Resize, typer.Option(help="Squash the whole frame, or crop it like CLIP.")
+    ] = "squash",
     device: Annotated[Device, typer.Option(help="Device for the encoder.")] = "auto",
-    compile_model: Annotated[bool, typer.Option("--compile", help="Compile the encoder with torch.compile.")] = False,
+    compile_model: Annotated[
+        bool, typer.Option("--compile", help="Compile the encoder with torch.compile.")
+    ] = False,
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="Frames per batch.", show_default="32; CUDA: 256")
     ] = None,
     decoders: Annotated[
-        int | None, typer.Option(min=1, help="Videos decoded in parallel.", show_default="CPU cores")
+        int | None,
+        typer.Option(min=1, help="Videos decoded in parallel.", show_default="CPU cores"),
     ] = None,
     shard: Annotated[str, typer.Option(help="Part i of n of the dataset, as i/n.")] = "1/1",
     on_truncated: cli_videos.OnTruncatedOption = "error",
     on_corrupt: cli_videos.OnCorruptOption = "error",
     max_pixels: cli_videos.MaxPixelsOption = MAX_PIXELS,
     on_mismatch: Annotated[
-        OnMismatch, typer.Option(help="Handling of unequal frame and label counts: report an error or trim the longer.")
+        OnMismatch,
+        typer.Option(
+            help="Handling of unequal frame and label counts: report an error or trim the longer."
+        ),
     ] = "error",
     check: Annotated[
-        bool, typer.Option("--check", help="Check videos and labels and estimate disk space, without extracting.")
+        bool,
+        typer.Option(
+            "--check", help="Check videos and labels and estimate disk space, without extracting."
+        ),
     ] = False,
     verify_sources: Annotated[
-        bool, typer.Option("--verify-sources", help="Also compare the contents of videos that look unchanged.")
+        bool,
+        typer.Option(
+            "--verify-sources", help="Also compare the contents of videos that look unchanged."
+        ),
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Extract cached videos again.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Extract cached videos again.")
+    ] = False,
     cluster: common.Cluster = None,
     workers: common.Workers = None,
     cpus_per_worker: common.Cpus = None,
@@ -97,7 +127,8 @@ def extract(
     """Run a frozen vision model on every frame of a dataset. Cached videos are skipped."""
     cli_videos.keep_freed_memory()
     started = time.monotonic()
-    parsed_ratios, parsed_shard = common.parse_numbers("--ratios", ratios), _parse_shard(shard)
+    parsed_ratios = common.parse_numbers("--ratios", ratios)
+    parsed_shard = _parse_shard(shard)
     ray = common.parse_cluster(cluster, workers, cpus_per_worker, gpus_per_worker, device)
     if ray is not None and parsed_shard != (1, 1):
         raise UsageError("--cluster distributes the videos itself. Omit --shard.")
@@ -117,7 +148,9 @@ def extract(
         verify_sources=verify_sources,
     )
     chosen = parse_encoder(encoder or source.default_encoder, revision)
-    plan = planning.make_plan(source.open(datasets_dir, features_dir, PROGRESS), features_dir, chosen, options)
+    plan = planning.make_plan(
+        source.open(datasets_dir, features_dir, PROGRESS), features_dir, chosen, options
+    )
     if encoder is None:
         note(f"encoder: {plan.encoder.id} (choose another with --encoder)")
     if check:
@@ -132,7 +165,8 @@ def extract(
         from byov.cluster.extraction import extract_on_cluster
 
         return common.run_stoppable(
-            lambda stop: extract_on_cluster(plan, jobs, options, ray, PROGRESS, stop), f"interrupted; {RESUME}"
+            lambda stop: extract_on_cluster(plan, jobs, options, ray, PROGRESS, stop),
+            f"interrupted; {RESUME}",
         )
 
     try:
@@ -170,7 +204,8 @@ def _print_summary(plan: Plan, outcome: Outcome, seconds: float, *, as_json: boo
     rate = f" at {outcome.frames / outcome.seconds:.0f} frames/s" if outcome.frames else ""
     frames = f"{pluralize(outcome.frames, 'frame')}{rate}, {format_size(outcome.written_bytes)}"
     print(
-        f"{plan.dataset.name}: {pluralize(outcome.videos, 'video')} extracted ({frames}), {cached} already cached, "
+        f"{plan.dataset.name}: {pluralize(outcome.videos, 'video')} extracted ({frames}), {cached} "
+        "already cached, "
         f"{len(outcome.failures)} failed; {seconds:.1f} s; {plan.folder}"
     )
     if outcome.failures:
@@ -179,12 +214,17 @@ def _print_summary(plan: Plan, outcome: Outcome, seconds: float, *, as_json: boo
 
 def _check(plan: Plan, *, as_json: bool) -> bool:
     """Check all videos, print what would be extracted, and return whether there are problems."""
-    checks, states = planning.check_videos(plan, PROGRESS), plan.count()
+    checks = planning.check_videos(plan, PROGRESS)
+    states = plan.count()
     frames, disk_bytes = planning.estimate_size(plan, checks)
     problems = [f"problem: {check['problem']}" for check in checks if check["problem"]]
     if as_json:
         summary = {"dataset": plan.dataset.name, "encoder": plan.encoder.id, "states": states}
-        print(json.dumps(summary | {"frames": frames, "disk_bytes": disk_bytes, "videos": checks}, indent=1))
+        print(
+            json.dumps(
+                summary | {"frames": frames, "disk_bytes": disk_bytes, "videos": checks}, indent=1
+            )
+        )
         return bool(problems)
     columns = ("id", "view", "split", "state", "frames", "labels", "events", "size", "fps")
     rows = [[str(check[name] or "-") for name in columns] for check in checks]
@@ -192,7 +232,10 @@ def _check(plan: Plan, *, as_json: bool) -> bool:
     for line in problems + plan.reasons():
         print(printable(line))
     counts = ", ".join(f"{count} {state}" for state, count in states.items())
-    print(f"\n{plan.dataset.name} with {plan.encoder.id}: {pluralize(len(checks), 'video')}; features: {counts}")
+    print(
+        f"\n{plan.dataset.name} with {plan.encoder.id}: {pluralize(len(checks), 'video')}; "
+        f"features: {counts}"
+    )
     disk = f", about {format_size(disk_bytes)}" if disk_bytes else ""
     print(f"{pluralize(frames, 'frame')} to encode{disk}")
     return bool(problems)

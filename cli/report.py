@@ -29,21 +29,32 @@ main = common.App()
 def report(
     run: common.RunOption = None,
     compare: Annotated[
-        list[str] | None, typer.Option(help="Run to compare with; repeatable. Only the first is in all sections.")
+        list[str] | None,
+        typer.Option(help="Run to compare with; repeatable. Only the first is in all sections."),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Output file (.html) or folder.", show_default=f"runs/RUN/{REPORT_NAME}"),
     ] = None,
-    figures: Annotated[Path | None, typer.Option(help="Folder for the figures as PNG and PDF files.")] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="Folder for the figures as PNG and PDF files.")
+    ] = None,
     videos: Annotated[
-        Path | None, typer.Option(help="New folder of the videos, if they were moved.", exists=True, file_okay=False)
+        Path | None,
+        typer.Option(
+            help="New folder of the videos, if they were moved.", exists=True, file_okay=False
+        ),
     ] = None,
     split: Annotated[
-        ScoredSplit | None, typer.Option(help="Split to show.", show_default="test, or val if there is no test split")
+        ScoredSplit | None,
+        typer.Option(help="Split to show.", show_default="test, or val if there is no test split"),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing figures.")] = False,
-    max_mb: Annotated[float, typer.Option(min=3, max=500, help="Maximum size of the page in MB.")] = 15.0,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace existing figures.")
+    ] = False,
+    max_mb: Annotated[
+        float, typer.Option(min=3, max=500, help="Maximum size of the page in MB.")
+    ] = 15.0,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Random seed for t-SNE.")] = 0,
     as_json: common.Json = False,
     runs_dir: common.RunsDir = Path("runs"),
@@ -51,7 +62,9 @@ def report(
     _config: common.Config = None,
     _version: common.Version = False,
 ) -> None:
-    """Write scores, curves, projections and frames of a run to one HTML file that works offline; print the scores."""
+    """Write scores, curves, projections and frames of a run to one HTML file that works offline;
+    print the scores.
+    """
     if figures is not None:
         from byov.report.figures import figure_files
 
@@ -109,8 +122,13 @@ def _note_missing(content: "Content") -> None:
     from byov.report.content import SECTIONS, Unavailable
 
     reasons = {SECTIONS[name]: reason for name, reason in content.missing.items()}
-    lost = [video.pictures.reason for video in content.videos if isinstance(video.pictures, Unavailable)]
+    lost = [
+        video.pictures.reason for video in content.videos if isinstance(video.pictures, Unavailable)
+    ]
     if lost:
         reasons[f"pictures of {len(lost)} of {len(content.videos)} videos"] = lost[0]
     for reason in dict.fromkeys(reasons.values()):
-        note(f"not in the report: {', '.join(name for name in reasons if reasons[name] == reason)} ({reason})")
+        note(
+            f"not in the report: {', '.join(name for name in reasons if reasons[name] == reason)} "
+            f"({reason})"
+        )

@@ -8,7 +8,14 @@ import typer
 
 from byov.cache import runs as cached_runs
 from byov.cache.layout import encoder_slug
-from byov.cache.runs import RunProgress, RunRecord, read_progress, read_run, readable_runs, size_bytes
+from byov.cache.runs import (
+    RunProgress,
+    RunRecord,
+    read_progress,
+    read_run,
+    readable_runs,
+    size_bytes,
+)
 from byov.cli import common
 from byov.cli.terminal import note, print_rows, value_text
 from byov.text import format_size, pluralize, printable
@@ -33,7 +40,9 @@ def _options(
 
 @main.command("ls")
 def list_all(runs_dir: common.RunsDir = Path("runs"), as_json: common.Json = False) -> None:
-    """List runs, newest first, with method, dataset, epoch, best validation score and size (default command)."""
+    """List runs, newest first, with method, dataset, epoch, best validation score and size (default
+    command).
+    """
     entries = [_summary(run) for run in readable_runs(runs_dir)]
     if as_json:
         print(json.dumps(entries, indent=1))
@@ -41,22 +50,33 @@ def list_all(runs_dir: common.RunsDir = Path("runs"), as_json: common.Json = Fal
     if not entries:
         print(printable(f"No runs in {runs_dir}. Train one with byov-train --ratio 0.3."))
         return
-    print_rows(("run", "method", "recipe", "dataset", "epoch", "state", "best val", "size"), map(_row, entries))
+    print_rows(
+        ("run", "method", "recipe", "dataset", "epoch", "state", "best val", "size"),
+        map(_row, entries),
+    )
 
 
 @main.command()
 def compare(
-    first: RunName, second: RunName, runs_dir: common.RunsDir = Path("runs"), as_json: common.Json = False
+    first: RunName,
+    second: RunName,
+    runs_dir: common.RunsDir = Path("runs"),
+    as_json: common.Json = False,
 ) -> None:
     """Show the settings, data and scores in which two runs differ."""
     facts_a, facts_b = (_facts(read_run(runs_dir, name)) for name in (first, second))
     different = {
-        key: [facts_a.get(key), facts_b.get(key)] for key in facts_a | facts_b if facts_a.get(key) != facts_b.get(key)
+        key: [facts_a.get(key), facts_b.get(key)]
+        for key in facts_a | facts_b
+        if facts_a.get(key) != facts_b.get(key)
     }
     if as_json:
         print(json.dumps({"runs": [first, second], "different": different}, indent=1))
     elif different:
-        print_rows(("", first, second), [[key, *map(value_text, values)] for key, values in different.items()])
+        print_rows(
+            ("", first, second),
+            [[key, *map(value_text, values)] for key, values in different.items()],
+        )
     else:
         print(printable(f"{first} and {second} have the same settings, data and scores"))
 
@@ -78,16 +98,22 @@ def settings(run: RunName, runs_dir: common.RunsDir = Path("runs")) -> None:
     options = {name for name, field in fields.items() if field.description}
     if record.settings.get("steps") is not None:
         options -= {"epochs"}  # determined by `steps`
-    values |= {option_name(name): value for name, value in record.settings.items() if name in options}
+    values |= {
+        option_name(name): value for name, value in record.settings.items() if name in options
+    }
     for key, value in values.items():
         if value is not None:
-            print(f"{key} = {json.dumps(value, ensure_ascii=False)}")  # JSON scalars and lists are valid TOML
+            # JSON scalars and lists are valid TOML.
+            print(f"{key} = {json.dumps(value, ensure_ascii=False)}")
 
 
 @main.command()
 def delete(
     runs: Annotated[
-        list[str], typer.Argument(help="Names of runs.", show_default=False, autocompletion=common.complete_runs)
+        list[str],
+        typer.Argument(
+            help="Names of runs.", show_default=False, autocompletion=common.complete_runs
+        ),
     ],
     yes: Yes = False,
     runs_dir: common.RunsDir = Path("runs"),
@@ -105,13 +131,23 @@ def delete(
 @main.command()
 def prune(
     runs: Annotated[
-        list[str] | None, typer.Argument(help="Names of runs.", show_default="all", autocompletion=common.complete_runs)
+        list[str] | None,
+        typer.Argument(
+            help="Names of runs.", show_default="all", autocompletion=common.complete_runs
+        ),
     ] = None,
     yes: Yes = False,
     runs_dir: common.RunsDir = Path("runs"),
 ) -> None:
-    """Delete the checkpoints of finished runs; models, embeddings and results stay. Pruned runs cannot be resumed."""
-    records = [read_run(runs_dir, name) for name in dict.fromkeys(runs)] if runs else readable_runs(runs_dir)
+    """Delete the checkpoints of finished runs; models, embeddings and results stay.
+
+    Pruned runs cannot be resumed.
+    """
+    records = (
+        [read_run(runs_dir, name) for name in dict.fromkeys(runs)]
+        if runs
+        else readable_runs(runs_dir)
+    )
     finished = []
     for run in records:
         progress = _progress(run)
@@ -122,9 +158,14 @@ def prune(
     if not finished:
         print("nothing to prune: no finished run has checkpoints")
         return
-    sizes = [sum(path.stat().st_size for path in cached_runs.checkpoint_files(run)) for run in finished]
+    sizes = [
+        sum(path.stat().st_size for path in cached_runs.checkpoint_files(run)) for run in finished
+    ]
     if not yes:
-        question = f"Delete the checkpoints of {pluralize(len(finished), 'run')} ({format_size(sum(sizes))})?"
+        question = (
+            f"Delete the checkpoints of {pluralize(len(finished), 'run')} "
+            f"({format_size(sum(sizes))})?"
+        )
         typer.confirm(question, err=True, abort=True)
     for run, size in zip(finished, sizes, strict=True):
         cached_runs.prune_checkpoints(run)
@@ -134,7 +175,10 @@ def prune(
 def _progress(run: RunRecord) -> RunProgress:
     progress = read_progress(run)
     if progress.damaged:
-        note(f"{run.name}: epoch and best score unknown, {cached_runs.METRICS_NAME} is damaged; see byov-cache verify")
+        note(
+            f"{run.name}: epoch and best score unknown, {cached_runs.METRICS_NAME} is damaged; see "
+            "byov-cache verify"
+        )
     return progress
 
 
@@ -162,13 +206,20 @@ def _row(run: dict[str, Any]) -> list[str]:
 
 def _facts(run: RunRecord) -> dict[str, Any]:
     """Return the data, progress, validation scores and settings of a run as a flat dict."""
-    progress, validation = _progress(run), run.training.get("validation")
+    progress = _progress(run)
+    validation = run.training.get("validation")
     return {
-        **run.model_dump(include={"dataset", "encoder", "encoder_revision", "column", "preprocessing"}),
+        **run.model_dump(
+            include={"dataset", "encoder", "encoder_revision", "column", "preprocessing"}
+        ),
         "train and val features": run.features_sha256[:12],
         "train and val labels": run.labels_sha256[:12],
         "epochs done": progress.epoch,
-        "selected by": "last" if run.settings.get("select") == "last" else progress.metric,  # tau if val is unlabeled
-        **{f"val {name}": value for name, value in (validation if isinstance(validation, dict) else {}).items()},
+        # Tau if val is unlabeled.
+        "selected by": "last" if run.settings.get("select") == "last" else progress.metric,
+        **{
+            f"val {name}": value
+            for name, value in (validation if isinstance(validation, dict) else {}).items()
+        },
         **run.settings,
     }

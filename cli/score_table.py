@@ -34,7 +34,10 @@ def print_and_save(
     if as_json:
         print(json.dumps(results, indent=1))
     else:
-        print_tables([t for t in tables if folder is None or t.is_main or t.columns == tables[0].columns], summary)
+        print_tables(
+            [t for t in tables if folder is None or t.is_main or t.columns == tables[0].columns],
+            summary,
+        )
     if folder is not None:
         paths = write_results(folder, stem, results, tables)
         note(f"all tables written to {', '.join(map(str, paths))}")
@@ -51,7 +54,10 @@ def print_tables(tables: Sequence[Table], summary: str = "") -> None:
 
 
 def print_table(table: Table, console: Console) -> None:
-    """Print a table. Columns that do not fit are printed in additional blocks, so that numbers are never truncated."""
+    """Print a table.
+
+    Columns that do not fit are printed in additional blocks, so that numbers are never truncated.
+    """
     console.print(Text(printable(table.title), style="bold"))
     blocks: list[list[int]] = [[]]
     for column in range(len(table.columns)):
@@ -84,6 +90,9 @@ def _rich_table(table: Table, columns: Sequence[int], name_width: int | None = N
             rich_table.add_row(Text(f"{PUBLISHED}:", style="italic"))
         for row, cells in rows:
             shown = [cells[column] for column in columns]
-            texts = ["\n".join((cell.text + cell.mark.translate(_SUPERSCRIPTS), *cell.extra)) for cell in shown]
+            texts = [
+                "\n".join((cell.text + cell.mark.translate(_SUPERSCRIPTS), *cell.extra))
+                for cell in shown
+            ]
             rich_table.add_row(Text(printable(row.name)), *map(Text, texts), style=style)
     return rich_table

@@ -16,10 +16,14 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(BaseException):
-    """Raised on Ctrl-C and SIGTERM. Not a KeyboardInterrupt, for which typer would choose the exit code."""
+    """Raised on Ctrl-C and SIGTERM.
+
+    Not a KeyboardInterrupt, for which typer would choose the exit code.
+    """
 
     def __init__(self, signal_number: int, message: str = "interrupted") -> None:
-        self.exit_code, self.message = 128 + signal_number, message
+        self.exit_code = 128 + signal_number
+        self.message = message
 
 
 def raise_stopped(signal_number: int, _frame: FrameType | None) -> None:
@@ -34,7 +38,9 @@ def ignore_signals() -> None:
 
 
 class StopRequest:
-    """Callable that returns whether a signal has arrived, for loops that stop after the current step."""
+    """Callable that returns whether a signal has arrived, for loops that stop after the current
+    step.
+    """
 
     signal_number: int | None = None
 
@@ -44,13 +50,17 @@ class StopRequest:
 
 @contextmanager
 def deferred_stop() -> Iterator[StopRequest]:
-    """Defer the first signal: `Stopped` is raised when the block ends. A second signal raises it at once."""
+    """Defer the first signal: `Stopped` is raised when the block ends.
+
+    A second signal raises it at once.
+    """
     request = StopRequest()
 
     def handler(signal_number: int, frame: FrameType | None) -> None:
         if request():
             raise_stopped(signal_number, frame)
-        signal.alarm(0)  # Cancel the alarm of Ray's handler, which ran before and aborts after three seconds.
+        # Cancel the alarm of Ray's handler, which ran before and aborts after three seconds.
+        signal.alarm(0)
         request.signal_number = signal_number
 
     previous = {number: signal.signal(number, handler) for number in SIGNALS}
@@ -66,7 +76,8 @@ def deferred_stop() -> Iterator[StopRequest]:
 def run_in_thread(work: Callable[[], T]) -> T:
     """Run `work` in another thread and return its result.
 
-    The main thread stays free to handle signals, which Python defers during a long call into PyTorch or FFmpeg.
+    The main thread stays free to handle signals, which Python defers during a long call into
+    PyTorch or FFmpeg.
     """
     results: list[T] = []
     errors: list[BaseException] = []
@@ -79,7 +90,8 @@ def run_in_thread(work: Callable[[], T]) -> T:
         finally:
             running.release()
 
-    # Not threading.Thread, because a signal handler that raises inside its Python code leaves its locks broken.
+    # Not threading.Thread, because a signal handler that raises inside its Python code leaves its
+    # locks broken.
     running = _thread.allocate_lock()
     running.acquire()
     _thread.start_new_thread(target, ())

@@ -16,7 +16,13 @@ from byov.cli.score_table import print_and_save
 from byov.cli.terminal import PROGRESS, note
 from byov.cluster.estimates import Estimate, estimate_runs, total_time
 from byov.cluster.grids import Folders, PlannedRun, plan_runs, read_grid
-from byov.cluster.paper_tables import PAPER_TABLES, PaperChoice, paper_results, plan_paper, shipped_grid
+from byov.cluster.paper_tables import (
+    PAPER_TABLES,
+    PaperChoice,
+    paper_results,
+    plan_paper,
+    shipped_grid,
+)
 from byov.cluster.ray_pool import ClusterOptions
 from byov.cluster.sweep import RunStatus, SweepResult, run_status, sweep, sweep_workers
 from byov.cluster.sweep_tables import sweep_results, sweep_tables
@@ -24,19 +30,32 @@ from byov.device import Device, usable_cores
 from byov.progress import Stop
 from byov.text import format_duration, pluralize, printable
 
-PAPER, BENCHMARK = "paper", "benchmark"
-experiment_option = partial(typer.Option, rich_help_panel="Experiments (byov-sweep paper, byov-sweep benchmark)")
+PAPER = "paper"
+BENCHMARK = "benchmark"
+experiment_option = partial(
+    typer.Option, rich_help_panel="Experiments (byov-sweep paper, byov-sweep benchmark)"
+)
 
 main = common.App()
 
 
 @main.command()
 def sweep_grid(
-    grid: Annotated[str, typer.Argument(help="`paper`, `benchmark`, or a TOML file of settings and lists of values.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and their states; do not train.")] = False,
+    grid: Annotated[
+        str,
+        typer.Argument(
+            help="`paper`, `benchmark`, or a TOML file of settings and lists of values."
+        ),
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the runs and their states; do not train.")
+    ] = False,
     retry: Annotated[bool, typer.Option("--retry", help="Retry runs that failed before.")] = False,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Number of parallel runs, one thread each.", show_default="CPU cores")
+        int | None,
+        typer.Option(
+            min=1, help="Number of parallel runs, one thread each.", show_default="CPU cores"
+        ),
     ] = None,
     cluster: common.Cluster = None,
     cpus_per_worker: common.Cpus = None,
@@ -44,31 +63,44 @@ def sweep_grid(
     device: Annotated[Device, typer.Option(help="Device for training.")] = "auto",
     out: Annotated[Path | None, typer.Option(help="Folder for results.json, .md and .tex.")] = None,
     table: Annotated[
-        list[str] | None, experiment_option("--tables", help=f"Tables in the paper: {', '.join(PAPER_TABLES)}.")
+        list[str] | None,
+        experiment_option("--tables", help=f"Tables in the paper: {', '.join(PAPER_TABLES)}."),
     ] = None,
     dataset: Annotated[
         list[str] | None,
-        experiment_option(help="Dataset; repeatable.", show_default="all", autocompletion=common.complete_datasets),
+        experiment_option(
+            help="Dataset; repeatable.", show_default="all", autocompletion=common.complete_datasets
+        ),
     ] = None,
-    encoder: Annotated[str | None, experiment_option(help="Encoder to use.", show_default="the experiment's")] = None,
+    encoder: Annotated[
+        str | None, experiment_option(help="Encoder to use.", show_default="the experiment's")
+    ] = None,
     seeds: Annotated[
-        int | None, experiment_option(min=1, max=1000, help="Number of seeds per row.", show_default="5; benchmark: 3")
+        int | None,
+        experiment_option(
+            min=1, max=1000, help="Number of seeds per row.", show_default="5; benchmark: 3"
+        ),
     ] = None,
-    small: Annotated[bool, experiment_option("--small", help="Small models, short training (paper only).")] = False,
+    small: Annotated[
+        bool, experiment_option("--small", help="Small models, short training (paper only).")
+    ] = False,
     as_json: common.Json = False,
     runs_dir: common.RunsDir = Path("runs"),
     features_dir: common.FeaturesDir = Path("features"),
     _config: common.Config = None,
     _version: common.Version = False,
 ) -> None:
-    """Train and score all combinations of settings in a grid, the experiments in the paper, or the benchmark.
+    """Train and score all combinations of settings in a grid, the experiments in the paper, or the
+    benchmark.
 
     Finished runs are skipped; interrupted runs are resumed.
     """
     if out is not None:
         check_folder(out, "--out")
     folders = Folders(features_dir.absolute(), runs_dir.absolute())
-    ray = parse_cluster(cluster, workers if cluster else None, cpus_per_worker, gpus_per_worker, device)
+    ray = parse_cluster(
+        cluster, workers if cluster else None, cpus_per_worker, gpus_per_worker, device
+    )
     choice = PaperChoice(tuple(dataset or ()), encoder, seeds, small)
     plan = {}
     if grid == PAPER:
@@ -80,7 +112,10 @@ def sweep_grid(
     elif grid == BENCHMARK:
         grids = [shipped_grid(BENCHMARK, folders.features, choice)]
     elif dataset or encoder or seeds:
-        raise UsageError("Set dataset, encoder and seed in the grid file instead of --dataset, --encoder or --seeds.")
+        raise UsageError(
+            "Set dataset, encoder and seed in the grid file instead of --dataset, --encoder or "
+            "--seeds."
+        )
     else:
         grids = [read_grid(Path(grid))]
     planned = plan_runs(grids, folders.features, allow_missing=grid in (PAPER, BENCHMARK))
@@ -92,21 +127,32 @@ def sweep_grid(
     if dry_run:
         return
     if not runs or (grid == BENCHMARK and len(runs) < len(planned)):
-        raise UsageError("Features are missing. Extract them as shown above, or choose datasets with --dataset.")
+        raise UsageError(
+            "Features are missing. Extract them as shown above, or choose datasets with --dataset."
+        )
 
     def work(stop: Stop) -> SweepResult:
         with sweep_workers(where, runs, folders, stop) as processes:
             return sweep(
-                runs, folders, processes, retry=retry, device=device, measure=ray is None, progress=PROGRESS, stop=stop
+                runs,
+                folders,
+                processes,
+                retry=retry,
+                device=device,
+                measure=ray is None,
+                progress=PROGRESS,
+                stop=stop,
             )
 
     result = run_stoppable(work, "interrupted; run the same command to resume")
     documents: dict[str, Any]
     if plan:
         drawn = paper_results(plan, result, folders)
-        documents, tables = {"tables": [one.document for one in drawn]}, [one.table for one in drawn]
+        documents = {"tables": [one.document for one in drawn]}
+        tables = [one.table for one in drawn]
         if out is not None:
-            from byov.report.figures import write_score_curves  # deferred, because it imports matplotlib
+            # Deferred, because it imports matplotlib.
+            from byov.report.figures import write_score_curves
 
             for one in (one for one in drawn if one.panels):
                 write_score_curves(one.panels, one.x_label, out / "figures", one.name)
@@ -114,7 +160,10 @@ def sweep_grid(
         found = sweep_results(runs, result, folders)
         documents = {"datasets": {results.title: document for results, document in found}}
         tables = sweep_tables([results for results, _ in found])
-    statuses = [{"run": status.name, "state": status.state, "reason": status.detail} for status in result.runs]
+    statuses = [
+        {"run": status.name, "state": status.state, "reason": status.detail}
+        for status in result.runs
+    ]
     document = {"schema_version": SCHEMA_VERSION, "runs": statuses, **documents}
     print_and_save(document, tables, out, "results", as_json=as_json)
     failed = [status for status in result.runs if status.state == "failed"]
@@ -139,25 +188,43 @@ def _note_missing(planned: Sequence[PlannedRun]) -> None:
 
 
 def _show_plan(
-    planned: Sequence[PlannedRun], folders: Folders, device: Device, where: ClusterOptions | int, *, as_json: bool
+    planned: Sequence[PlannedRun],
+    folders: Folders,
+    device: Device,
+    where: ClusterOptions | int,
+    *,
+    as_json: bool,
 ) -> None:
     before = {run.name: run_status(run, folders) for run in planned if not run.missing}
     to_do = [run for run in planned if run.name in before and before[run.name].state != "finished"]
     estimates = estimate_runs(to_do, folders, device, PROGRESS) if isinstance(where, int) else {}
     entries = []
     for run in planned:
-        status, estimate = before.get(run.name), estimates.get(run.name, Estimate())
+        status = before.get(run.name)
+        estimate = estimates.get(run.name, Estimate())
         if status is None or estimate.problem:
             status = RunStatus(run.name, "cannot run", estimate.problem or "features are missing")
         expected = f"about {format_duration(estimate.seconds)}" if estimate.seconds else ""
         details = "; ".join(filter(None, (status.detail, expected)))
         if not as_json:
             print(printable(f"{run.name}: {status.state}" + (f" ({details})" if details else "")))
-        entry = {"run": run.name, "state": status.state, "detail": status.detail, "seconds": round(estimate.seconds)}
-        entry |= {"title": run.title, "dataset": run.dataset, "encoder": run.encoder_folder, "ratio": run.ratio}
+        entry = {
+            "run": run.name,
+            "state": status.state,
+            "detail": status.detail,
+            "seconds": round(estimate.seconds),
+        }
+        entry |= {
+            "title": run.title,
+            "dataset": run.dataset,
+            "encoder": run.encoder_folder,
+            "ratio": run.ratio,
+        }
         entries.append(entry | {"settings": run.settings.model_dump(mode="json")})
     if as_json:
         print(json.dumps(entries, indent=1))
-    counts = ", ".join(f"{count} {state}" for state, count in Counter(entry["state"] for entry in entries).items())
+    counts = ", ".join(
+        f"{count} {state}" for state, count in Counter(entry["state"] for entry in entries).items()
+    )
     expected = total_time(estimates.values(), where if isinstance(where, int) else 1)
     note(f"{pluralize(len(planned), 'run')}: {counts}{expected}")

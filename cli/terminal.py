@@ -61,7 +61,8 @@ class _NoteHandler(logging.Handler):
 @contextmanager
 def show_log() -> Iterator[None]:
     """Print the log records of the `byov` logger to standard error within the block."""
-    logger, handler = logging.getLogger("byov"), _NoteHandler()
+    logger = logging.getLogger("byov")
+    handler = _NoteHandler()
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
@@ -93,7 +94,9 @@ class _NoteFile(io.TextIOBase):
 
 
 class TerminalProgress:
-    """Progress bars if standard error is a terminal, otherwise one line every 30 seconds for each long task."""
+    """Progress bars if standard error is a terminal, otherwise one line every 30 seconds for each
+    long task.
+    """
 
     def bar(
         self, name: str, *, unit: str, total: int | None = None, done: int = 0, brief: bool = False
@@ -103,7 +106,9 @@ class TerminalProgress:
         else:
             interval = LOG_INTERVAL_SECONDS
             where = {"file": _NoteFile(), "position": 0, "mininterval": interval, "delay": interval}
-        return _TqdmBar(desc=name, unit=unit, total=total, initial=done, leave=not brief, miniters=1, **where)
+        return _TqdmBar(
+            desc=name, unit=unit, total=total, initial=done, leave=not brief, miniters=1, **where
+        )
 
 
 PROGRESS = TerminalProgress()

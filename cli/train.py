@@ -29,14 +29,18 @@ from byov.train.run import train_run
 
 SETTINGS = shared.settings_classes()
 SEVERAL_METHODS = "Several methods"
-METHOD_HELP = "Training method. " + " ".join(f"{name}: {cls.summary}" for name, cls in SETTINGS.items())
+METHOD_HELP = "Training method. " + " ".join(
+    f"{name}: {cls.summary}" for name, cls in SETTINGS.items()
+)
 
 app = common.App()
 machine_option = partial(typer.Option, rich_help_panel="Machine")
 
 
 def with_settings(function: Callable[..., None]) -> Callable[..., None]:
-    """Replace `**settings` in the signature of a command with one option per setting, before --checkpoint-every."""
+    """Replace `**settings` in the signature of a command with one option per setting, before
+    --checkpoint-every.
+    """
     *parameters, _ = inspect.signature(function).parameters.values()
     options = {
         name: _option(name, get_type_hints(cls)[name], field.description)
@@ -53,7 +57,9 @@ def with_settings(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _option(name: str, kind: Any, description: str) -> inspect.Parameter:
-    option, panel, is_pair = shared.option_name(name), _panel(name), get_origin(kind) is tuple
+    option = shared.option_name(name)
+    panel = _panel(name)
+    is_pair = get_origin(kind) is tuple
     prefix = f"{', '.join(shared.methods_with(name))}: " if panel == SEVERAL_METHODS else ""
     info = typer.Option(
         f"--{option}/--no-{option}" if kind is bool else f"--{option}",
@@ -64,7 +70,9 @@ def _option(name: str, kind: Any, description: str) -> inspect.Parameter:
         metavar="LOW,HIGH" if is_pair else None,
     )
     annotation = Annotated[(str if is_pair else kind) | None, info]  # type: ignore[valid-type]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+    )
 
 
 def _panel(name: str) -> str | None:
@@ -81,7 +89,11 @@ def _panel(name: str) -> str | None:
 def _defaults(name: str) -> str:
     """Describe the defaults of a setting, such as "1; carl, timeline: 4"."""
     methods = shared.methods_with(name)
-    presets = [*ByovSettings.RECIPES.items(), *ByovSettings.SIZES.items(), *shared.SHARED_PRESETS.items()]
+    presets = [
+        *ByovSettings.RECIPES.items(),
+        *ByovSettings.SIZES.items(),
+        *shared.SHARED_PRESETS.items(),
+    ]
     for method in methods:
         for dataset, values in SETTINGS[method].DATASET_PRESETS.items():
             presets.append((dataset if len(methods) == 1 else f"{method} on {dataset}", values))
@@ -99,7 +111,11 @@ def _defaults(name: str) -> str:
 def train(
     method: Annotated[
         str | None,
-        typer.Option(help=METHOD_HELP, show_default=shared.DEFAULT_METHOD, autocompletion=lambda: list(SETTINGS)),
+        typer.Option(
+            help=METHOD_HELP,
+            show_default=shared.DEFAULT_METHOD,
+            autocompletion=lambda: list(SETTINGS),
+        ),
     ] = None,
     ratio: Annotated[
         float | None,
@@ -114,13 +130,16 @@ def train(
         str | None, common.dataset_option(help="Dataset in the cache.", show_default="the only one")
     ] = None,
     encoder: Annotated[
-        str | None, typer.Option(help="Encoder of the cached features.", show_default="the only one")
+        str | None,
+        typer.Option(help="Encoder of the cached features.", show_default="the only one"),
     ] = None,
     run: Annotated[
-        str | None, common.run_option(help="Name of the run.", show_default="DATASET-METHOD-rRATIO-sSEED")
+        str | None,
+        common.run_option(help="Name of the run.", show_default="DATASET-METHOD-rRATIO-sSEED"),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Resume an interrupted run, or extend it to more --epochs.")
+        bool,
+        typer.Option("--resume", help="Resume an interrupted run, or extend it to more --epochs."),
     ] = False,
     embed_only: Annotated[
         bool, typer.Option("--embed-only", help="Recompute the embeddings of a trained run.")
@@ -130,11 +149,17 @@ def train(
     ] = shared.CHECKPOINT_EVERY,
     device: Annotated[Device, machine_option(help="Device for training.")] = "auto",
     preload_gib: Annotated[
-        float, machine_option(min=0, max=2**20, help="Maximum size of features kept in memory, in GiB.")
+        float,
+        machine_option(min=0, max=2**20, help="Maximum size of features kept in memory, in GiB."),
     ] = shared.PRELOAD_GIB,
-    tensorboard: Annotated[bool, machine_option("--tensorboard", help="Log to TensorBoard.")] = False,
+    tensorboard: Annotated[
+        bool, machine_option("--tensorboard", help="Log to TensorBoard.")
+    ] = False,
     wandb: Annotated[
-        bool, machine_option("--wandb", help="Log to Weights & Biases (set WANDB_MODE=offline to log to files).")
+        bool,
+        machine_option(
+            "--wandb", help="Log to Weights & Biases (set WANDB_MODE=offline to log to files)."
+        ),
     ] = False,
     as_json: common.Json = False,
     features_dir: common.FeaturesDir = Path("features"),
@@ -143,11 +168,14 @@ def train(
     _version: common.Version = False,
     **settings: Any,
 ) -> None:
-    """Train a method on cached features, keep the best model on the val split, and embed every video with it.
+    """Train a method on cached features, keep the best model on the val split, and embed every
+    video with it.
 
-    Needs neither the videos nor the vision model. Start it with torchrun to train on several devices.
+    Needs neither the videos nor the vision model. Start it with torchrun to train on several
+    devices.
     """
-    started, processes = time.monotonic(), init_processes()
+    started = time.monotonic()
+    processes = init_processes()
     if resume and embed_only:
         raise UsageError("--resume and --embed-only cannot be combined.")
     if embed_only:
@@ -179,7 +207,8 @@ def train(
         except Diverged as error:
             note(f"error: {error}")
             raise typer.Exit(common.FAILED) from None
-        except ProcessLost as error:  # exit at once, as other threads may wait forever for the lost process
+        # Exit at once, as other threads may wait forever for the lost process.
+        except ProcessLost as error:
             ignore_signals()
             if processes.reports_error():
                 with redirect_stderr(sys.__stderr__):
@@ -195,7 +224,10 @@ def train(
         print(json.dumps(summary, indent=1))
         return
     if scores := summary.get("validation"):
-        print("val scores of the selected model: " + ", ".join(f"{name} {score:.4f}" for name, score in scores.items()))
+        print(
+            "val scores of the selected model: "
+            + ", ".join(f"{name} {score:.4f}" for name, score in scores.items())
+        )
     for sentence in summary.get("findings", ()):
         print(sentence)
     files = pluralize(summary["embedding_files"], "embedding file")
@@ -203,7 +235,10 @@ def train(
 
 
 def main() -> None:
-    """Run the command. Under torchrun, only the main process prints, unless another process fails."""
+    """Run the command.
+
+    Under torchrun, only the main process prints, unless another process fails.
+    """
     for number in SIGNALS:  # while waiting for other processes, signals end this one at once
         signal.signal(number, signal.SIG_DFL)
     try:
@@ -211,7 +246,8 @@ def main() -> None:
     except (ByovError, ProcessLost) as error:
         note(f"error: {error}")
         sys.exit(common.FAILED)
-    hidden, code = io.StringIO(), 0
+    hidden = io.StringIO()
+    code = 0
     out, err = (sys.stdout, sys.stderr) if processes.is_main else (hidden, hidden)
     try:
         with redirect_stdout(out), redirect_stderr(err):

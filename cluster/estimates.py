@@ -27,8 +27,13 @@ class Estimate:
 def estimate_runs(
     runs: Sequence[PlannedRun], folders: Folders, device: Device, progress: Progress
 ) -> dict[str, Estimate]:
-    """Map run names to time estimates. Runs that differ only in seed or dataset are measured once."""
-    rates, problems = dict[str, float](), dict[tuple[str, str], str]()  # rates: seconds per epoch and training video
+    """Map run names to time estimates.
+
+    Runs that differ only in seed or dataset are measured once.
+    """
+    # rates: seconds per epoch and training video
+    rates = dict[str, float]()
+    problems = dict[tuple[str, str], str]()
     estimates = {}
     for run in track(runs, progress, "estimating times", unit="run", brief=True):
         settings = run.settings.model_dump(mode="json", exclude=_NO_EFFECT)
@@ -44,12 +49,17 @@ def estimate_runs(
 
 
 def total_time(estimates: Collection[Estimate], workers: int) -> str:
-    """Format the total as "; expected time: about 3 min with 2 workers"; return "" if no time is known."""
+    """Format the total as "; expected time: about 3 min with 2 workers"; return "" if no time is
+    known.
+    """
     known = [estimate.seconds for estimate in estimates if estimate.seconds]
     if not known:
         return ""
     workers = min(workers, len(known))
-    return f"; expected time: about {format_duration(sum(known) / workers)} with {pluralize(workers, 'worker')}"
+    return (
+        f"; expected time: about {format_duration(sum(known) / workers)} with "
+        f"{pluralize(workers, 'worker')}"
+    )
 
 
 def _size(run: PlannedRun, folders: Folders) -> int:
@@ -61,20 +71,24 @@ def _size(run: PlannedRun, folders: Folders) -> int:
 
 
 def _measure(run: PlannedRun, folders: Folders, device: Device) -> float:
-    """Time a few training steps on one thread, as in a worker; return seconds per epoch and training video."""
+    """Time a few training steps on one thread, as in a worker; return seconds per epoch and
+    training video.
+    """
     import torch
 
     from byov.train.feature_store import FeatureStore, open_training_data
     from byov.train.methods import build_method
     from byov.train.sampling import BatchSource
 
-    times, threads = list[float](), torch.get_num_threads()
+    times = list[float]()
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         data = open_training_data(folders.features, run.dataset, run.encoder_folder, run.ratio)
         torch_device = pick_device(device)
         model = build_method(data.width, run.settings).to(torch_device)
-        sampler, store = model.sampler(data.of("train")), FeatureStore(data, (), 0)
+        sampler = model.sampler(data.of("train"))
+        store = FeatureStore(data, (), 0)
         model.start_training(sampler.videos, store.read)
         batches = BatchSource(model, sampler, store)
         for step in range(1 + STEPS):

@@ -1,4 +1,7 @@
-"""Feature extraction on a Ray cluster. Output files are byte-identical to those of a single process."""
+"""Feature extraction on a Ray cluster.
+
+Output files are byte-identical to those of a single process.
+"""
 
 import logging
 import time
@@ -34,21 +37,30 @@ def extract_on_cluster(
 ) -> Outcome:
     """Run the jobs of an extraction plan on a Ray cluster.
 
-    Nothing is written until all workers have loaded the same encoder. If a worker dies, its videos are retried one by
-    one; a video fails after its worker has died three times. Raises Interrupted once `stop` returns True; finished
-    videos are kept.
+    Nothing is written until all workers have loaded the same encoder. If a worker dies, its videos
+    are retried one by one; a video fails after its worker has died three times. Raises Interrupted
+    once `stop` returns True; finished videos are kept.
     """
     # Workers need absolute paths, but not the manifest entries.
     jobs = [
-        replace(job, video=replace(job.video, path=job.video.path.absolute()), path=job.path.absolute(), found=None)
+        replace(
+            job,
+            video=replace(job.video, path=job.video.path.absolute()),
+            path=job.path.absolute(),
+            found=None,
+        )
         for job in jobs
     ]
     options = replace(options, cores=cluster.cpus_per_worker)
     one_per_folder = list({job.video.path.parent: job.video.path for job in jobs}.values())
     outcome = Outcome()
     try:
-        with ray_workers(cluster, plan.folder, one_per_folder, stop=stop, max_workers=len(jobs)) as workers:
-            identity, *others = run_on_all(workers, partial(_load_identity, plan.encoder, options), stop).values()
+        with ray_workers(
+            cluster, plan.folder, one_per_folder, stop=stop, max_workers=len(jobs)
+        ) as workers:
+            identity, *others = run_on_all(
+                workers, partial(_load_identity, plan.encoder, options), stop
+            ).values()
             for other in others:
                 _refuse_difference(identity, other)
             extraction.refuse_other_identity(plan, jobs, identity)
@@ -57,12 +69,18 @@ def extract_on_cluster(
             chunks = [chunk(tuple(some)) for some in split_jobs(jobs, len(workers))]
             started = time.monotonic()
             with extraction.job_bars(jobs, progress) as (videos, frames):
-                for task, result, error in run_tasks(workers, chunks, stop=stop, split=ExtractVideos.split):
+                for task, result, error in run_tasks(
+                    workers, chunks, stop=stop, split=ExtractVideos.split
+                ):
                     if isinstance(error, ProcessLost):
-                        reason = "its worker died three times. Check the available memory, or try without --cluster."
+                        reason = (
+                            "its worker died three times. Check the available memory, or "
+                            "try without --cluster."
+                        )
                         video = task.jobs[0].video
                         result = [VideoOutcome(video.id, failure=f"{video.path}: {reason}")]
-                    elif error is not None:  # for example, the disk is full, which would affect other videos, too
+                    # For example, the disk is full, which would affect other videos, too.
+                    elif error is not None:
                         raise error
                     for video in result:
                         outcome.add(video)
@@ -99,7 +117,10 @@ class ExtractVideos:
 
 
 def split_jobs(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
-    """Distribute jobs over chunks, largest videos first. A worker decodes several videos of a chunk in parallel."""
+    """Distribute jobs over chunks, largest videos first.
+
+    A worker decodes several videos of a chunk in parallel.
+    """
     largest_first = sorted(jobs, key=lambda job: -job.video.path.stat().st_size)
     chunks = max(min(len(jobs), CHUNKS_PER_WORKER * workers), ceil(len(jobs) / MAX_VIDEOS))
     return [largest_first[first::chunks] for first in range(chunks)]
@@ -121,4 +142,6 @@ def _load_identity(name: EncoderName, options: ExtractionOptions, stop: Stop) ->
 
 def _refuse_difference(expected: Mapping[str, str], found: Mapping[str, str]) -> None:
     if difference := identity_difference(found, expected):
-        raise ClusterError(f"workers differ in {difference}. Use the same software and hardware on all machines.")
+        raise ClusterError(
+            f"workers differ in {difference}. Use the same software and hardware on all machines."
+        )

@@ -1,4 +1,7 @@
-"""Grids of runs, read from a TOML file (docs/sweeps.md). Each combination of the listed values is one run."""
+"""Grids of runs, read from a TOML file (docs/sweeps.md).
+
+Each combination of the listed values is one run.
+"""
 
 import hashlib
 import json
@@ -27,7 +30,9 @@ SWEEP_FOLDER = ".sweep"  # inside the runs folder
 MAX_NAME_LENGTH = 120
 ALL = "all"
 _LONG_NAMES = {short: name for name, short in shared.SHORT_OPTIONS.items()}
-_FIELDS = [field for cls in shared.settings_classes().values() for field in cls.model_fields.items()]
+_FIELDS = [
+    field for cls in shared.settings_classes().values() for field in cls.model_fields.items()
+]
 _PAIRS = {name for name, info in _FIELDS if get_origin(info.annotation) is tuple}
 _OPTIONAL = {name for name, info in _FIELDS if NoneType in get_args(info.annotation)}
 _IN_LABEL = ("recipe", "size", "tcn")  # settings that are part of a run's label
@@ -105,34 +110,54 @@ def read_grid(path: Path) -> RunGrid:
         with path.open("rb") as file:
             contents = tomllib.load(file)
     except FileNotFoundError:
-        raise SweepError(f"{path}: no such file. Pass paper, benchmark or a TOML file (docs/sweeps.md).") from None
+        raise SweepError(
+            f"{path}: no such file. Pass paper, benchmark or a TOML file (docs/sweeps.md)."
+        ) from None
     except (OSError, ValueError, RecursionError) as error:
-        advice = ' Text needs quotes: dataset = "demo".' if isinstance(error, tomllib.TOMLDecodeError) else ""
+        advice = (
+            ' Text needs quotes: dataset = "demo".'
+            if isinstance(error, tomllib.TOMLDecodeError)
+            else ""
+        )
         raise SweepError(f"{path}: not a readable TOML file ({error}).{advice}") from None
     if not contents:
-        raise SweepError(f"{path} is empty. Give at least one setting, for example seed = [0, 1, 2].")
+        raise SweepError(
+            f"{path} is empty. Give at least one setting, for example seed = [0, 1, 2]."
+        )
     return parse_grid(contents, str(path))
 
 
 def parse_grid(raw: Mapping[str, Any], source: str) -> RunGrid:
     """Parse the contents of a grid file; `source` is the file name for error messages."""
     try:
-        file = GridFile.model_validate_json(json.dumps(raw, default=str))  # strict mode accepts JSON arrays as tuples
+        # Strict mode accepts JSON arrays as tuples.
+        file = GridFile.model_validate_json(json.dumps(raw, default=str))
         common = _alternatives(file.model_extra or {})
-        single = {key: values[0] for key, values in common.items() if file.name and len(values) == 1}
+        single = {
+            key: values[0] for key, values in common.items() if file.name and len(values) == 1
+        }
         blocks = tuple(GridBlock(common | _alternatives(block), single) for block in file.runs)
-        return RunGrid(source, check_name(file.name, "name") if file.name else "", blocks, file.evaluation)
+        return RunGrid(
+            source, check_name(file.name, "name") if file.name else "", blocks, file.evaluation
+        )
     except (ByovError, ValidationError) as error:
         reason = problem(error) if isinstance(error, ValidationError) else error
         raise SweepError(f"{source}: {reason}") from None
 
 
 def _alternatives(settings: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return the list of values for each setting. For settings that are pairs, a list of two numbers is one value."""
+    """Return the list of values for each setting.
+
+    For settings that are pairs, a list of two numbers is one value.
+    """
     found = {}
     for key, value in settings.items():
         name = _LONG_NAMES.get(key, key.replace("-", "_"))
-        is_pair = name in _PAIRS and isinstance(value, list) and not any(isinstance(item, list) for item in value)
+        is_pair = (
+            name in _PAIRS
+            and isinstance(value, list)
+            and not any(isinstance(item, list) for item in value)
+        )
         values = value if isinstance(value, list) and not is_pair else [value]
         if not values:
             raise SweepError(f"{name} is an empty list; give at least one value")
@@ -142,10 +167,14 @@ def _alternatives(settings: Mapping[str, Any]) -> dict[str, list[Any]]:
     return found
 
 
-def plan_runs(grids: Sequence[RunGrid], features_dir: Path, *, allow_missing: bool = False) -> list[PlannedRun]:
-    """Return the distinct runs of all grids. A run that occurs in several grids gets the scores that any of them needs.
+def plan_runs(
+    grids: Sequence[RunGrid], features_dir: Path, *, allow_missing: bool = False
+) -> list[PlannedRun]:
+    """Return the distinct runs of all grids. A run that occurs in several grids gets the scores
+    that any of them needs.
 
-    Raises SweepError if settings are invalid or, unless `allow_missing` is set, if features are missing.
+    Raises SweepError if settings are invalid or, unless `allow_missing` is set, if features are
+    missing.
     """
     _first_header.cache_clear()
     _scope.cache_clear()
@@ -153,7 +182,13 @@ def plan_runs(grids: Sequence[RunGrid], features_dir: Path, *, allow_missing: bo
     for grid in grids:
         try:
             planned = [
-                _planned(grid, block, dict(zip(block.values, combination, strict=True)), features_dir, allow_missing)
+                _planned(
+                    grid,
+                    block,
+                    dict(zip(block.values, combination, strict=True)),
+                    features_dir,
+                    allow_missing,
+                )
                 for block in grid.blocks
                 for combination in product(*block.values.values())
             ]
@@ -162,8 +197,12 @@ def plan_runs(grids: Sequence[RunGrid], features_dir: Path, *, allow_missing: bo
         for run in _titled(planned):
             other = runs.setdefault(run.name, run)
             if (other.settings, other.ratio) != (run.settings, run.ratio):
-                raise SweepError(f"{grid.source}: two runs are called {run.name}. Rename the grid, or omit its name.")
-            scope, untrained = joint_scope([other.scope, run.scope]), other.untrained or run.untrained
+                raise SweepError(
+                    f"{grid.source}: two runs are called {run.name}. Rename the grid, or omit its "
+                    "name."
+                )
+            scope = joint_scope([other.scope, run.scope])
+            untrained = other.untrained or run.untrained
             runs[run.name] = replace(other, scope=scope, untrained=untrained)
     return list(runs.values())
 
@@ -175,37 +214,54 @@ def joint_scope(scopes: Sequence[Scope]) -> Scope:
     return replace(
         scopes[0],
         tasks=tuple(task for task in TASKS if any(task in scope.tasks for scope in scopes)),
-        protocols=tuple(name for name in PROTOCOLS if any(name in scope.protocols for scope in scopes)),
+        protocols=tuple(
+            name for name in PROTOCOLS if any(name in scope.protocols for scope in scopes)
+        ),
     )
 
 
 def _planned(
-    grid: RunGrid, block: GridBlock, values: Mapping[str, Any], features_dir: Path, allow_missing: bool
+    grid: RunGrid,
+    block: GridBlock,
+    values: Mapping[str, Any],
+    features_dir: Path,
+    allow_missing: bool,
 ) -> PlannedRun:
     for key in ("dataset", "encoder", "method", "title"):
         if not isinstance(values.get(key, ""), str):
             raise SweepError(f"{key} is {values[key]!r}; it must be a string")
-    ratio, missing, header = values.get("ratio", shared.DEFAULT_RATIO), "", None
+    ratio = values.get("ratio", shared.DEFAULT_RATIO)
+    missing = ""
+    header = None
     if type(ratio) not in (int, float) or not 0 < ratio <= 1:
-        raise SweepError(f"ratio is {ratio!r}; it must be a fraction of the tokens, above 0 and at most 1")
+        raise SweepError(
+            f"ratio is {ratio!r}; it must be a fraction of the tokens, above 0 and at most 1"
+        )
     try:
         folder = choose_folder(features_dir, values.get("dataset"), values.get("encoder"))
-        header = _first_header(folder, f"extract them with byov-extract --dataset {folder.parent.name}")
+        header = _first_header(
+            folder, f"extract them with byov-extract --dataset {folder.parent.name}"
+        )
     except ByovError:
         if not allow_missing:
             raise
         folder = features_dir / values["dataset"] / encoder_slug(values["encoder"])
-    dataset, encoder = folder.parent.name, header.provenance.encoder if header else values["encoder"]
+    dataset = folder.parent.name
+    encoder = header.provenance.encoder if header else values["encoder"]
     scope = Scope(grid.evaluation.split, PROTOCOLS, tuple(TASKS), EvaluationOptions())
     if header is None or ratio_key(ratio) not in header.ratios:
-        missing = f"byov-extract --dataset {dataset.replace('metaworld-', 'metaworld/')} --encoder {encoder}"
+        missing = (
+            f"byov-extract --dataset {dataset.replace('metaworld-', 'metaworld/')} "
+            f"--encoder {encoder}"
+        )
         missing += f" --ratios {ratio_key(ratio)}" if header else ""
     else:
         scope = _scope(grid.evaluation, features_dir, dataset)
     if missing and header and not allow_missing:
         ratios = ", ".join(sorted(header.ratios, key=float))
         raise SweepError(
-            f"{folder}: no STM ratio {ratio_key(ratio)}, only {ratios}. Add it with byov-extract --ratios "
+            f"{folder}: no STM ratio {ratio_key(ratio)}, only {ratios}. Add it with byov-extract "
+            "--ratios "
             f"{ratio_key(ratio)}."
         )
     other_keys = ("dataset", "encoder", "ratio", "method", "title")
@@ -216,7 +272,9 @@ def _planned(
         title = title.replace(f"{{{name}}}", _value_text(value))
     run = _run_name(grid, block, settings, folder, ratio, has_encoder="encoder" in values)
     untrained = grid.evaluation.untrained
-    return PlannedRun(run, dataset, folder.name, float(ratio), settings, encoder, scope, untrained, title, missing)
+    return PlannedRun(
+        run, dataset, folder.name, float(ratio), settings, encoder, scope, untrained, title, missing
+    )
 
 
 @cache
@@ -231,22 +289,37 @@ def _scope(choice: EvaluationChoice, features_dir: Path, dataset: str) -> Scope:
 
 
 def _run_name(
-    grid: RunGrid, block: GridBlock, settings: shared.TrainSettings, folder: Path, ratio: float, *, has_encoder: bool
+    grid: RunGrid,
+    block: GridBlock,
+    settings: shared.TrainSettings,
+    folder: Path,
+    ratio: float,
+    *,
+    has_encoder: bool,
 ) -> str:
     """Return the run name, DATASET-LABEL[-ENCODER]-rRATIO[-NAME][-SETTINGS]-sSEED.
 
-    SETTINGS lists the settings that differ from the defaults of the method, recipe and dataset. If the name is too
-    long, a digest replaces the last settings.
+    SETTINGS lists the settings that differ from the defaults of the method, recipe and dataset. If
+    the name is too long, a digest replaces the last settings.
     """
-    dataset, kind = folder.parent.name, type(settings)
+    dataset = folder.parent.name
+    kind = type(settings)
     label = {name: getattr(settings, name) for name in _IN_LABEL if name in kind.model_fields}
     # Skip validation, because the defaults may conflict with the unnamed settings.
     usual = kind.model_construct(**(kind.presets(dataset, label) | label | dict(block.unnamed)))
     different = [
-        _setting_text(name, value, "-") for name, value in settings if name != "seed" and value != getattr(usual, name)
+        _setting_text(name, value, "-")
+        for name, value in settings
+        if name != "seed" and value != getattr(usual, name)
     ]
-    head = [dataset, settings.label, *([folder.name] if has_encoder else []), f"r{ratio_key(ratio)}"]
-    words, tail = [*([grid.name] if grid.name else []), *different], [f"s{settings.seed}"]
+    head = [
+        dataset,
+        settings.label,
+        *([folder.name] if has_encoder else []),
+        f"r{ratio_key(ratio)}",
+    ]
+    words = [*([grid.name] if grid.name else []), *different]
+    tail = [f"s{settings.seed}"]
     if len("-".join((*head, *words, *tail))) > MAX_NAME_LENGTH:
         encoded = json.dumps(settings.model_dump(mode="json"), sort_keys=True).encode()
         tail.insert(0, hashlib.sha256(encoded).hexdigest()[:8])
@@ -274,7 +347,9 @@ def _titled(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
 
 
 def _setting_text(name: str, value: Any, separator: str) -> str:
-    """Format a setting as in "decoder-depth2" and "no-causal", or "decoder depth 2" and "no causal"."""
+    """Format a setting as in "decoder-depth2" and "no-causal", or "decoder depth 2" and "no
+    causal".
+    """
     shown = shared.option_name(name).replace("-", separator)
     if isinstance(value, bool):
         return shown if value else f"no{separator}{shown}"

@@ -50,7 +50,11 @@ def _few_shot_columns(options: EvaluationOptions) -> tuple[Column, ...]:
 
 
 def _cross_view_columns(options: EvaluationOptions) -> tuple[Column, ...]:
-    return tuple(column for column in TASKS["retrieval"].columns(options) if not column.score.endswith("/regular"))
+    return tuple(
+        column
+        for column in TASKS["retrieval"].columns(options)
+        if not column.score.endswith("/regular")
+    )
 
 
 @dataclass(frozen=True)
@@ -68,19 +72,40 @@ class PaperTable:
 _ablation = partial(PaperTable, is_ablation=True)
 _OTHER_BYOV = ("BYOV (ResNet-50)", "BYOV (ViT-L/14)")
 _UNPAIRED = "TCN (unpaired multi-view)"
-_BASELINES = ("ActorObserverNet", "TCN (single-view)", "TCN (multi-view)", _UNPAIRED, "CARL", "TCC", "GTA")
+_BASELINES = (
+    "ActorObserverNet",
+    "TCN (single-view)",
+    "TCN (multi-view)",
+    _UNPAIRED,
+    "CARL",
+    "TCC",
+    "GTA",
+)
 PAPER_TABLES: dict[str, PaperTable] = {
-    "table-1": PaperTable("Table 1", ("table-1",), hidden=(*_OTHER_BYOV, "CLIP features (ViT-L/14)", _UNPAIRED)),
+    "table-1": PaperTable(
+        "Table 1", ("table-1",), hidden=(*_OTHER_BYOV, "CLIP features (ViT-L/14)", _UNPAIRED)
+    ),
     "components": _ablation("Table 3, components", ("components",), _component_columns),
-    "stm-ratio": _ablation("Token selection ratio", ("stm-ratio",), curve=("ratio", "token selection ratio")),
-    "mask-self": _ablation("Masking ratio in MSM", ("mask-self",), curve=("mask_self", "masking ratio in MSM")),
-    "mask-cross": _ablation("Masking ratio in MCM", ("mask-cross",), curve=("mask_cross", "masking ratio in MCM")),
+    "stm-ratio": _ablation(
+        "Token selection ratio", ("stm-ratio",), curve=("ratio", "token selection ratio")
+    ),
+    "mask-self": _ablation(
+        "Masking ratio in MSM", ("mask-self",), curve=("mask_self", "masking ratio in MSM")
+    ),
+    "mask-cross": _ablation(
+        "Masking ratio in MCM", ("mask-cross",), curve=("mask_cross", "masking ratio in MCM")
+    ),
     "latent": _ablation("Latent size", ("latent",)),
     "depth": _ablation("Depth of the encoder", ("depth",)),
     "few-shot": PaperTable(
-        "Few-shot classification and regular retrieval", ("table-1", "unpaired"), _few_shot_columns, _OTHER_BYOV
+        "Few-shot classification and regular retrieval",
+        ("table-1", "unpaired"),
+        _few_shot_columns,
+        _OTHER_BYOV,
     ),
-    "cross-view": PaperTable("Cross-view retrieval", ("table-1", "unpaired"), _cross_view_columns, _OTHER_BYOV),
+    "cross-view": PaperTable(
+        "Cross-view retrieval", ("table-1", "unpaired"), _cross_view_columns, _OTHER_BYOV
+    ),
     "backbones": PaperTable("Frame encoders", ("backbones",), hidden=_BASELINES),
     "charades-ego": PaperTable("Charades-Ego", ("charades-ego",), TASKS["actions"].columns),
 }
@@ -107,8 +132,12 @@ class PaperChoice:
     small: bool = False
 
 
-def plan_paper(names: Sequence[str], features_dir: Path, choice: PaperChoice) -> dict[str, list[RunGrid]]:
-    """Map the named tables (default: all) to their grids; raise SweepError if a table does not exist."""
+def plan_paper(
+    names: Sequence[str], features_dir: Path, choice: PaperChoice
+) -> dict[str, list[RunGrid]]:
+    """Map the named tables (default: all) to their grids; raise SweepError if a table does not
+    exist.
+    """
     for name in names:
         if name not in PAPER_TABLES:
             raise SweepError(f"no table {name!r}; choose from {', '.join(PAPER_TABLES)}")
@@ -124,9 +153,14 @@ def shipped_grid(name: str, features_dir: Path, choice: PaperChoice) -> RunGrid:
     compares_encoders = len({block.values["encoder"][0] for block in grid.blocks}) > 1
     blocks = []
     for block in grid.blocks:
-        (encoder,), (title,) = block.values["encoder"], block.values["title"]
+        (encoder,) = block.values["encoder"]
+        (title,) = block.values["title"]
         for dataset in choice.datasets or block.values["dataset"]:
-            chosen = encoder if compares_encoders else _choose_encoder(encoder, features_dir, dataset, choice)
+            chosen = (
+                encoder
+                if compares_encoders
+                else _choose_encoder(encoder, features_dir, dataset, choice)
+            )
             values = {**block.values, "dataset": [dataset], "encoder": [chosen]}
             if choice.seeds is not None:
                 values["seed"] = list(range(choice.seeds))
@@ -136,21 +170,31 @@ def shipped_grid(name: str, features_dir: Path, choice: PaperChoice) -> RunGrid:
                 values["title"] = [f"{title} (small)"]
             # Settings of the experiment take precedence over those of `--small`.
             blocks.append(GridBlock({key: [value] for key, value in small.items()} | values, small))
-    return replace(grid, source=f"{name}.toml", name=SMALL if choice.small else grid.name, blocks=tuple(blocks))
+    return replace(
+        grid, source=f"{name}.toml", name=SMALL if choice.small else grid.name, blocks=tuple(blocks)
+    )
 
 
 def _choose_encoder(default: str, features_dir: Path, dataset: str, choice: PaperChoice) -> str:
-    """Return the requested encoder, the default, or the only cached one if a chosen dataset lacks the default."""
-    cached = [path.name for path in (features_dir / dataset).glob("*/") if not path.name.startswith(".")]
+    """Return the requested encoder, the default, or the only cached one if a chosen dataset lacks
+    the default.
+    """
+    cached = [
+        path.name for path in (features_dir / dataset).glob("*/") if not path.name.startswith(".")
+    ]
     if choice.encoder or not choice.datasets or not cached or encoder_slug(default) in cached:
         return choice.encoder or default
     if len(cached) > 1:
         there = " | ".join(sorted(cached))
-        raise SweepError(f"{dataset} has features of several encoders; choose one with --encoder {there}")
+        raise SweepError(
+            f"{dataset} has features of several encoders; choose one with --encoder {there}"
+        )
     return cached[0]
 
 
-def paper_results(plan: Mapping[str, Sequence[RunGrid]], result: SweepResult, folders: Folders) -> list[PaperResult]:
+def paper_results(
+    plan: Mapping[str, Sequence[RunGrid]], result: SweepResult, folders: Folders
+) -> list[PaperResult]:
     """Return one result for each table and each dataset that has finished runs."""
     results = []
     for name, grids in plan.items():
@@ -159,15 +203,25 @@ def paper_results(plan: Mapping[str, Sequence[RunGrid]], result: SweepResult, fo
         for dataset in dict.fromkeys(run.dataset for run in runs):
             of_dataset = [run for run in runs if run.dataset == dataset]
             if groups := row_groups(of_dataset, result, folders):
-                subject = PAPER_TABLES[name].subject + (", small models" if grids[0].name == SMALL else "")
+                subject = PAPER_TABLES[name].subject + (
+                    ", small models" if grids[0].name == SMALL else ""
+                )
                 results.append(_paper_result(name, subject, of_dataset, groups, result, folders))
-    return [one for one in results if one.table.measured]  # Skip datasets without any of the table's scores.
+    # Skip datasets without any of the table's scores.
+    return [one for one in results if one.table.measured]
 
 
 def _paper_result(
-    name: str, subject: str, runs: list[PlannedRun], groups: list[RowGroup], result: SweepResult, folders: Folders
+    name: str,
+    subject: str,
+    runs: list[PlannedRun],
+    groups: list[RowGroup],
+    result: SweepResult,
+    folders: Folders,
 ) -> PaperResult:
-    paper, dataset, split = PAPER_TABLES[name], runs[0].dataset, runs[0].scope.split
+    paper = PAPER_TABLES[name]
+    dataset = runs[0].dataset
+    split = runs[0].scope.split
     measured = [_with_means(group).mean()[STANDARD] for group in groups]
     if paper.is_ablation:
         published = published_rows(dataset, name)
@@ -178,10 +232,16 @@ def _paper_result(
         frozen = [row for row in frozen if row.origin.get("column", "cls") in kept]
         measured = [*frozen, *(rows[STANDARD] for rows in untrained_rows(groups)), *measured]
     counts = count_videos(read_manifest(folders.features, dataset), runs[0].scope)[STANDARD]
-    videos, frames = pluralize(counts["videos"], "video"), pluralize(counts["frames"], "frame")
+    videos = pluralize(counts["videos"], "video")
+    frames = pluralize(counts["frames"], "frame")
     title = f"{subject}: {dataset}, {split} split ({videos}, {frames})"
     notes = (MEANS,) if any(row.kind == "mean" for row in measured) else ()
-    table = Table(title, paper.columns(options_for(dataset, EvaluationOptions())), (*measured, *published), notes)
+    table = Table(
+        title,
+        paper.columns(options_for(dataset, EvaluationOptions())),
+        (*measured, *published),
+        notes,
+    )
     document = {
         "table": name,
         "dataset": dataset,
@@ -190,14 +250,22 @@ def _paper_result(
     }
     setting, x_label = paper.curve or ("", "")
     headings = _PANELS if paper.curve else {}
-    panels = tuple(_panel(scores, heading, setting, groups, published) for scores, heading in headings.items())
+    panels = tuple(
+        _panel(scores, heading, setting, groups, published) for scores, heading in headings.items()
+    )
     return PaperResult(f"{name}-{dataset}", table, document, panels, x_label)
 
 
-def _panel(scores: str, heading: str, setting: str, groups: Sequence[RowGroup], published: Sequence[Row]) -> ScorePanel:
-    """Build curves of our scores and the published ones, whose row names end with the value of the setting."""
+def _panel(
+    scores: str, heading: str, setting: str, groups: Sequence[RowGroup], published: Sequence[Row]
+) -> ScorePanel:
+    """Build curves of our scores and the published ones, whose row names end with the value of the
+    setting.
+    """
     ours = {
-        group.run.ratio if setting == "ratio" else float(getattr(group.run.settings, setting)): group.mean()[STANDARD]
+        group.run.ratio
+        if setting == "ratio"
+        else float(getattr(group.run.settings, setting)): group.mean()[STANDARD]
         for group in groups
     }
     theirs = {float(row.name.split()[-1]): row for row in published}
@@ -206,10 +274,16 @@ def _panel(scores: str, heading: str, setting: str, groups: Sequence[RowGroup], 
         for rows, is_published in ((ours, False), (theirs, True)):
             if not rows:
                 continue
-            points = {x: row.scores[f"{scores}/{key}"] for x, row in rows.items() if row.value(f"{scores}/{key}")}
+            points = {
+                x: row.scores[f"{scores}/{key}"]
+                for x, row in rows.items()
+                if row.value(f"{scores}/{key}")
+            }
             values = tuple(100 * (score.value or 0.0) for score in points.values())
             deviations = tuple(100 * (score.deviation or 0.0) for score in points.values())
-            curves.append(ScoreCurve(SETTING_NAMES[key], tuple(points), values, deviations, is_published))
+            curves.append(
+                ScoreCurve(SETTING_NAMES[key], tuple(points), values, deviations, is_published)
+            )
     return ScorePanel(heading, tuple(curves))
 
 
@@ -219,7 +293,11 @@ def _with_means(group: RowGroup) -> RowGroup:
     for row in (rows[STANDARD] for rows in group.trained):
         scores = dict(row.scores)
         for name, prefix in ((MEAN_F1, "classification"), (MEAN_MAP, "retrieval/map@10")):
-            values = [value for setting in SETTINGS if (value := row.value(f"{prefix}/{setting}")) is not None]
+            values = [
+                value
+                for setting in SETTINGS
+                if (value := row.value(f"{prefix}/{setting}")) is not None
+            ]
             if len(values) == len(SETTINGS):
                 scores[name] = Score(fmean(values))
         trained.append({STANDARD: replace(row, scores=scores)})

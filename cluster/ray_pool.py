@@ -1,8 +1,8 @@
 """Workers on a Ray cluster: connect, check the machines, and run tasks in actors.
 
-Ray is an optional dependency and slow to import, so it is imported where it is used. `ray.init` replaces the SIGTERM
-handler when called from the main thread; callers with their own handlers must open the session in another thread, which
-must live as long as the session.
+Ray is an optional dependency and slow to import, so it is imported where it is used. `ray.init`
+replaces the SIGTERM handler when called from the main thread; callers with their own handlers must
+open the session in another thread, which must live as long as the session.
 """
 
 import os
@@ -31,11 +31,14 @@ from byov.errors import ClusterError, ProcessLost
 from byov.progress import Stop, raise_if_stopped
 
 T = TypeVar("T")
-LOCAL, AUTO = "local", "auto"
+LOCAL = "local"
+AUTO = "auto"
 CONNECT_SECONDS = 6.0
 START_SECONDS = 60.0  # timeout for a worker to start
-OBJECT_STORE_BYTES = 100 << 20  # results are small; Ray's default is a third of the machine's memory
-PACKAGES = ("byov-egoexo", "torch", "numpy", "scikit-learn", "scikit-learn-intelex", "h5py", "av")  # affect results
+# Results are small; Ray's default is a third of the machine's memory.
+OBJECT_STORE_BYTES = 100 << 20
+# Affect results.
+PACKAGES = ("byov-egoexo", "torch", "numpy", "scikit-learn", "scikit-learn-intelex", "h5py", "av")
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]+):(\d{1,5})")
 
 
@@ -43,7 +46,8 @@ _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]+):(\d{1,5})")
 class ClusterOptions:
     """Address of a Ray cluster, and the workers to start on it."""
 
-    address: str = LOCAL  # HOST:PORT, "local" to start a cluster, or "auto" for the one running on this machine
+    # HOST:PORT, "local" to start a cluster, or "auto" for the one running on this machine.
+    address: str = LOCAL
     workers: int | None = None  # number of workers; None for as many as fit
     cpus_per_worker: int = 1
     gpus_per_worker: float = 0.0
@@ -51,20 +55,29 @@ class ClusterOptions:
     def check(self) -> None:
         """Raise ClusterError if the address is malformed or Ray is not installed."""
         if self.address not in (LOCAL, AUTO) and not _ADDRESS.fullmatch(self.address):
-            raise ClusterError(f"--cluster {self.address}: expected local, auto or HOST:PORT, like 10.0.0.1:6379")
+            raise ClusterError(
+                f"--cluster {self.address}: expected local, auto or HOST:PORT, like 10.0.0.1:6379"
+            )
         if find_spec("ray") is None:
             raise ClusterError("--cluster needs Ray: pip install 'byov-egoexo[cluster]'")
 
 
 @contextmanager
 def ray_session(cluster: ClusterOptions) -> Iterator[None]:
-    """Connect this process to a Ray cluster. A local cluster is started first and shut down afterwards."""
+    """Connect this process to a Ray cluster.
+
+    A local cluster is started first and shut down afterwards.
+    """
     cluster.check()
     options: dict[str, Any] = {}
     if cluster.address == LOCAL:
         _configure_local_ray()
         cpus = max(usable_cores(), (cluster.workers or 0) * cluster.cpus_per_worker)
-        options = {"num_cpus": cpus, "object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False}
+        options = {
+            "num_cpus": cpus,
+            "object_store_memory": OBJECT_STORE_BYTES,
+            "include_dashboard": False,
+        }
     elif cluster.address != AUTO:
         _check_connection(cluster.address)
     import ray
@@ -73,7 +86,9 @@ def ray_session(cluster: ClusterOptions) -> Iterator[None]:
         ray.init(address=cluster.address, log_to_driver=False, logging_level="critical", **options)
     except Exception as error:  # Ray raises various exceptions with multi-line messages
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise ClusterError(f"--cluster {cluster.address}: {reason}. See docs/many-machines.md.") from error
+        raise ClusterError(
+            f"--cluster {cluster.address}: {reason}. See docs/many-machines.md."
+        ) from error
     try:
         yield
     finally:
@@ -81,9 +96,13 @@ def ray_session(cluster: ClusterOptions) -> Iterator[None]:
 
 
 def _configure_local_ray() -> None:
-    """Set environment variables for Ray. They stay set, because Ray reads some of them only at import time."""
+    """Set environment variables for Ray.
+
+    They stay set, because Ray reads some of them only at import time.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_worker_niceness", "0")  # the same scheduling priority as this process
+    # The same scheduling priority as this process.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     if "ray" not in sys.modules:
         os.environ.setdefault("RAY_AUTH_MODE", "token")
     has_token = "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ
@@ -92,13 +111,16 @@ def _configure_local_ray() -> None:
 
 
 def _check_connection(address: str) -> None:
-    """Raise ClusterError if nothing listens at HOST:PORT, since `ray.init` would retry for minutes."""
+    """Raise ClusterError if nothing listens at HOST:PORT, since `ray.init` would retry for
+    minutes.
+    """
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise ClusterError(
-            f"--cluster {address}: cannot connect ({error}). Start a cluster with `ray start --head`, or use "
+            f"--cluster {address}: cannot connect ({error}). Start a cluster with `ray start "
+            "--head`, or use "
             "--cluster local."
         ) from error
 
@@ -109,25 +131,36 @@ def ray_workers(
 ) -> Iterator[list["RayWorker"]]:
     """Open a Ray session and start workers.
 
-    All machines must share the input files and the output folder, which need not exist yet. Raises Interrupted once
-    `stop` returns True.
+    All machines must share the input files and the output folder, which need not exist yet. Raises
+    Interrupted once `stop` returns True.
     """
     existing = next(path for path in (output, *output.absolute().parents) if path.is_dir())
-    with ray_session(cluster), NamedTemporaryFile(dir=existing.absolute(), prefix=".cluster.") as marker:
+    with (
+        ray_session(cluster),
+        NamedTemporaryFile(dir=existing.absolute(), prefix=".cluster.") as marker,
+    ):
         shared = {path.absolute(): path.stat().st_size for path in (Path(marker.name), *files)}
         check = partial(_check_machine, {name: _version(name) for name in PACKAGES}, shared)
-        candidates = [RayWorker(cluster, check) for _ in range(min(max_workers, _capacity(cluster)))]
-        workers = list(run_on_all(candidates, lambda _stop: None, stop, START_SECONDS))  # runs the machine check
+        candidates = [
+            RayWorker(cluster, check) for _ in range(min(max_workers, _capacity(cluster)))
+        ]
+        # Runs the machine check.
+        workers = list(run_on_all(candidates, lambda _stop: None, stop, START_SECONDS))
         if not workers:
             raise ClusterError(
-                f"no machine has {cluster.cpus_per_worker} CPUs and {cluster.gpus_per_worker:g} GPUs free for a "
-                "worker. Lower --cpus-per-worker or --gpus-per-worker; `ray status` shows what is free."
+                f"no machine has {cluster.cpus_per_worker} CPUs and {cluster.gpus_per_worker:g} "
+                "GPUs free for a "
+                "worker. Lower --cpus-per-worker or --gpus-per-worker; `ray status` shows what is "
+                "free."
             )
         yield workers
 
 
 def run_on_all(
-    workers: Sequence["RayWorker"], function: Callable[[Stop], T], stop: Stop, timeout_seconds: float = inf
+    workers: Sequence["RayWorker"],
+    function: Callable[[Stop], T],
+    stop: Stop,
+    timeout_seconds: float = inf,
 ) -> dict["RayWorker", T]:
     """Call a function in every worker and return a dict that maps workers to results.
 
@@ -142,7 +175,9 @@ def run_on_all(
     try:
         return {worker: worker.result(future) for future, worker in futures.items()}
     except ProcessLost as error:
-        raise ClusterError(f"a worker died while starting ({error}); check the available memory") from error
+        raise ClusterError(
+            f"a worker died while starting ({error}); check the available memory"
+        ) from error
 
 
 def _version(package: str) -> str:
@@ -153,25 +188,34 @@ def _version(package: str) -> str:
 
 
 def _check_machine(versions: dict[str, str], files: dict[Path, int]) -> None:
-    """Raise ClusterError if package versions or file sizes on this machine differ from those of the driver."""
+    """Raise ClusterError if package versions or file sizes on this machine differ from those of the
+    driver.
+    """
     for package, expected in versions.items():
         if (found := _version(package)) != expected:
             raise ClusterError(
-                f"{node()} has {package} {found}, but the driver has {expected}. Install the same versions on all "
+                f"{node()} has {package} {found}, but the driver has {expected}. Install the same "
+                "versions on all "
                 "machines."
             )
     for path, size in files.items():
         if not path.is_file() or path.stat().st_size != size:
-            raise ClusterError(f"{node()} cannot access {path}. All machines must share its folder.")
+            raise ClusterError(
+                f"{node()} cannot access {path}. All machines must share its folder."
+            )
 
 
 def _capacity(cluster: ClusterOptions) -> int:
-    """Return the number of workers to start: as many as requested, but no more than fit on an idle cluster."""
+    """Return the number of workers to start: as many as requested, but no more than fit on an idle
+    cluster.
+    """
     import ray
 
     needs = {"CPU": cluster.cpus_per_worker, "GPU": cluster.gpus_per_worker}
     fitting = sum(
-        min(int(node["Resources"].get(kind, 0) / needed) for kind, needed in needs.items() if needed)
+        min(
+            int(node["Resources"].get(kind, 0) / needed) for kind, needed in needs.items() if needed
+        )
         for node in ray.nodes()
         if node["Alive"]
     )
@@ -229,7 +273,8 @@ class _Actor:
     """Ray actor that runs tasks."""
 
     def __init__(self, driver_folder: str | None) -> None:
-        # Ray adds the driver's working directory, in which folders such as `data` would shadow packages.
+        # Ray adds the driver's working directory, in which folders such as `data` would shadow
+        # packages.
         sys.path[:] = [path for path in sys.path if path != driver_folder]
         self._stop = threading.Event()
 

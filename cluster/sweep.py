@@ -1,4 +1,5 @@
-"""Sweeps: train and score the unfinished runs of a grid on workers, and score the baselines. Scores are cached in:
+"""Sweeps: train and score the unfinished runs of a grid on workers, and score the baselines. Scores
+are cached in:
 
 runs/<run>/scores.json, scores-untrained.json     scores of a run and of its untrained model
 runs/.sweep/<dataset>[,<encoder>,<column>].json   scores of Time only and of frozen features
@@ -22,14 +23,27 @@ from byov.cache.atomic import exclusive, write_bytes, write_text
 from byov.cache.digests import json_sha256, read_sealed_json, seal_json
 from byov.cache.hdf5 import read_digest
 from byov.cache.layout import manifest_path, ratio_key
-from byov.cache.runs import CHECKPOINTS_NAME, CONFIG_NAME, LAST_MODEL_NAME, is_training, read_progress, read_run
+from byov.cache.runs import (
+    CHECKPOINTS_NAME,
+    CONFIG_NAME,
+    LAST_MODEL_NAME,
+    is_training,
+    read_progress,
+    read_run,
+)
 from byov.cluster.estimates import estimate_runs, total_time
 from byov.cluster.grids import SWEEP_FOLDER, Folders, PlannedRun, joint_scope
 from byov.cluster.ray_pool import ClusterOptions, ray_workers
 from byov.cluster.worker_pool import Worker, local_workers, run_tasks
 from byov.device import Device
 from byov.errors import ByovError, CacheError, Diverged, Interrupted, StaleError, SweepError
-from byov.evaluate.embeddings import CachedFeatures, EmbeddingReader, RunEmbeddings, TimeOnly, read_manifest
+from byov.evaluate.embeddings import (
+    CachedFeatures,
+    EmbeddingReader,
+    RunEmbeddings,
+    TimeOnly,
+    read_manifest,
+)
 from byov.evaluate.evaluation import Scope, evaluate, frozen_columns, versions
 from byov.evaluate.protocols import PROTOCOLS, Protocol, segments
 from byov.evaluate.table import Row
@@ -39,7 +53,8 @@ from byov.text import format_duration, pluralize
 from byov.train.settings import differences, settings_of
 
 LOGGER = logging.getLogger(__name__)
-SCORES_NAME, UNTRAINED_NAME = "scores.json", "scores-untrained.json"
+SCORES_NAME = "scores.json"
+UNTRAINED_NAME = "scores-untrained.json"
 FAILURE_NAME = ".failure.json"  # hidden, so that a folder with only this file is treated as empty
 LOCK_SECONDS = 10.0  # how long to wait for another process to release a run
 GRACE_SECONDS = 60.0  # time for runs to write a checkpoint when stopped
@@ -70,19 +85,29 @@ class RunTask:
         return self.run.name
 
     def __call__(self, stop: Stop) -> RunStatus:
-        started, folder = time.monotonic(), self.folders.runs / self.name
+        started = time.monotonic()
+        folder = self.folders.runs / self.name
         if not _wait_until_free(folder, stop):
-            return RunStatus(self.name, "failed", "another process is training this run; sweep again when it is done")
+            return RunStatus(
+                self.name,
+                "failed",
+                "another process is training this run; sweep again when it is done",
+            )
         try:
             self._train(folder, stop)
             self._score(stop)
         except Interrupted:
             return RunStatus(self.name, "stopped")
-        except StaleError as error:  # The error is not recorded: the next sweep scores the run once it is current.
+        # The error is not recorded: the next sweep scores the run once it is current.
+        except StaleError as error:
             return RunStatus(self.name, "failed", str(error))
-        except OSError as error:  # The error is not recorded: its cause is this machine, not the run.
-            return RunStatus(self.name, "failed", f"{error.filename or folder}: {error.strerror or error}")
-        except Exception as error:  # The error is recorded: later sweeps skip the run unless --retry is given.
+        # The error is not recorded: its cause is this machine, not the run.
+        except OSError as error:
+            return RunStatus(
+                self.name, "failed", f"{error.filename or folder}: {error.strerror or error}"
+            )
+        # The error is recorded: later sweeps skip the run unless --retry is given.
+        except Exception as error:
             is_bug = not isinstance(error, ByovError | Diverged)
             reason = f"{type(error).__name__}: {error}" if is_bug else str(error)
             failure = {"reason": reason, "traceback": traceback.format_exc() if is_bug else ""}
@@ -91,7 +116,9 @@ class RunTask:
         return RunStatus(self.name, "finished", seconds=round(time.monotonic() - started, 1))
 
     def _train(self, folder: Path, stop: Stop) -> None:
-        is_pruned = (folder / LAST_MODEL_NAME).exists() and not any((folder / CHECKPOINTS_NAME).glob("*.safetensors"))
+        is_pruned = (folder / LAST_MODEL_NAME).exists() and not any(
+            (folder / CHECKPOINTS_NAME).glob("*.safetensors")
+        )
         if is_pruned or (folder / SCORES_NAME).exists():
             return
         from byov.train.run import train_run
@@ -130,7 +157,9 @@ class BaselineTask:
 
 
 def _wait_until_free(folder: Path, stop: Stop) -> bool:
-    """Wait for another process that trains the run, such as a worker of a killed sweep; return False on timeout."""
+    """Wait for another process that trains the run, such as a worker of a killed sweep; return
+    False on timeout.
+    """
     deadline = time.monotonic() + LOCK_SECONDS
     while is_training(folder):
         if stop() or time.monotonic() > deadline:
@@ -153,7 +182,10 @@ def sweep_workers(
     """Start workers on a Ray cluster, or the given number of processes on this machine."""
     if isinstance(where, int):
         return local_workers(where)
-    manifests = [manifest_path(folders.features, dataset) for dataset in dict.fromkeys(run.dataset for run in runs)]
+    manifests = [
+        manifest_path(folders.features, dataset)
+        for dataset in dict.fromkeys(run.dataset for run in runs)
+    ]
     return ray_workers(where, folders.runs, manifests, stop=stop, max_workers=len(runs))
 
 
@@ -168,21 +200,28 @@ def sweep(
     progress: Progress = NO_PROGRESS,
     stop: Stop = never,
 ) -> SweepResult:
-    """Train and score every run that is not finished yet, and score the baselines of their datasets.
+    """Train and score every run that is not finished yet, and score the baselines of their
+    datasets.
 
-    If `measure` is set, a few training steps are timed first and the expected time is logged. Failed runs are
-    skipped unless `retry` is set. Once `stop` returns True, active runs write a checkpoint and Interrupted is raised.
-    Raises SweepError if another sweep uses the folder or a run exists with other settings.
+    If `measure` is set, a few training steps are timed first and the expected time is logged.
+    Failed runs are skipped unless `retry` is set. Once `stop` returns True, active runs write a
+    checkpoint and Interrupted is raised. Raises SweepError if another sweep uses the folder or a
+    run exists with other settings.
     """
     with ExitStack() as stack:
-        busy = SweepError(f"{folders.runs}: another sweep uses this folder. Wait for it, or use another --runs-dir.")
+        busy = SweepError(
+            f"{folders.runs}: another sweep uses this folder. Wait for it, or use another "
+            "--runs-dir."
+        )
         stack.enter_context(exclusive(folders.runs / SWEEP_FOLDER / "lock", busy=busy))
         before = [run_status(run, folders) for run in runs]
         skipped = ("finished",) if retry else ("finished", "failed")
         results = {status.name: status for status in before if status.state in skipped}
         to_do = [RunTask(run, folders, device) for run in runs if run.name not in results]
         planned = [task.run for task in to_do]
-        estimates = estimate_runs(planned, folders, device, Stoppable(progress, stop)) if measure else {}
+        estimates = (
+            estimate_runs(planned, folders, device, Stoppable(progress, stop)) if measure else {}
+        )
         expected = total_time(estimates.values(), len(workers))
         LOGGER.info(f"{pluralize(len(runs), 'run')}, {len(to_do)} to do{expected}")
         for run_task in to_do:
@@ -192,13 +231,20 @@ def sweep(
         tasks: list[RunTask | BaselineTask] = [*to_do, *baselines]
         bar = stack.enter_context(progress.bar("runs", unit="run", total=len(to_do)))
         done = 0
-        for task, result, error in run_tasks(workers, tasks, stop=stop, grace_seconds=GRACE_SECONDS):
+        for task, result, error in run_tasks(
+            workers, tasks, stop=stop, grace_seconds=GRACE_SECONDS
+        ):
             if isinstance(task, RunTask):
-                # A lost process is not recorded as a failure, so that the next sweep resumes the run.
+                # A lost process is not recorded as a failure, so that the next sweep resumes the
+                # run.
                 status = RunStatus(task.name, "failed", str(error)) if error else result
                 results[task.name] = status
                 done += 1
-                text = f"finished in {format_duration(status.seconds)}" if status.state == "finished" else status.detail
+                text = (
+                    f"finished in {format_duration(status.seconds)}"
+                    if status.state == "finished"
+                    else status.detail
+                )
                 LOGGER.info(f"[{done} of {len(to_do)}] {task.name}: {text}")
                 bar.advance(latest=task.name)
             elif error is None:
@@ -213,19 +259,30 @@ def sweep(
 
 
 def baseline_tasks(runs: Sequence[PlannedRun], folders: Folders) -> list[BaselineTask]:
-    """Return the tasks that score frozen features, Time only, and the standardized inputs of the runs."""
+    """Return the tasks that score frozen features, Time only, and the standardized inputs of the
+    runs.
+    """
     tasks = []
     for dataset in dict.fromkeys(run.dataset for run in runs):
         of_dataset = [run for run in runs if run.dataset == dataset]
         scope = joint_scope([run.scope for run in of_dataset])
         inputs = {(run.encoder_folder, f"merged/{ratio_key(run.ratio)}") for run in of_dataset}
-        readers: dict[str, EmbeddingReader] = {dataset: TimeOnly(read_manifest(folders.features, dataset))}
-        for encoder, column in frozen_columns(folders.features, dataset, sorted({column for _, column in inputs})):
-            name, features = f"{dataset},{encoder},{column.replace('/', '-')}", (folders.features, dataset, encoder)
+        readers: dict[str, EmbeddingReader] = {
+            dataset: TimeOnly(read_manifest(folders.features, dataset))
+        }
+        for encoder, column in frozen_columns(
+            folders.features, dataset, sorted({column for _, column in inputs})
+        ):
+            name = f"{dataset},{encoder},{column.replace('/', '-')}"
+            features = (folders.features, dataset, encoder)
             readers[name] = CachedFeatures(*features, column)
             if (encoder, column) in inputs:
-                readers[f"{name},standardized"] = CachedFeatures(*features, column, standardized=True)
-        tasks += [BaselineTask(name, dataset, folders, scope, reader) for name, reader in readers.items()]
+                readers[f"{name},standardized"] = CachedFeatures(
+                    *features, column, standardized=True
+                )
+        tasks += [
+            BaselineTask(name, dataset, folders, scope, reader) for name, reader in readers.items()
+        ]
     return tasks
 
 
@@ -235,11 +292,21 @@ def run_status(run: PlannedRun, folders: Folders) -> RunStatus:
     record = read_run(folders.runs, run.name) if (folder / CONFIG_NAME).exists() else None
     if record is not None:
         found = (record.dataset, record.encoder_folder, record.column, record.method)
-        wanted = (run.dataset, run.encoder_folder, f"merged/{ratio_key(run.ratio)}", run.settings.method)
-        other = [", ".join(found)] if found != wanted else differences(run.settings, settings_of(record))
+        wanted = (
+            run.dataset,
+            run.encoder_folder,
+            f"merged/{ratio_key(run.ratio)}",
+            run.settings.method,
+        )
+        other = (
+            [", ".join(found)]
+            if found != wanted
+            else differences(run.settings, settings_of(record))
+        )
         if other:
             raise SweepError(
-                f"{folder} exists with {'; '.join(other)}. Delete it, or give the grid another name or --runs-dir."
+                f"{folder} exists with {'; '.join(other)}. Delete it, or give the grid another "
+                "name or --runs-dir."
             )
     failure = read_failure(folder)
     if failure is not None:
@@ -247,8 +314,11 @@ def run_status(run: PlannedRun, folders: Folders) -> RunStatus:
     if record is None:
         return RunStatus(run.name, "to train")
     models = (False, True) if run.untrained else (False,)
-    with suppress(CacheError):  # The model does not exist yet, or is damaged, which training reports.
-        if all(finished_rows(run, folders, untrained=untrained) is not None for untrained in models):
+    # The model does not exist yet, or is damaged, which training reports.
+    with suppress(CacheError):
+        if all(
+            finished_rows(run, folders, untrained=untrained) is not None for untrained in models
+        ):
             return RunStatus(run.name, "finished")
     progress = read_progress(record)
     detail = "trained, not scored" if progress.state == "finished" else progress.description
@@ -277,7 +347,9 @@ class ScoreFile:
 _SCORE_FILE = TypeAdapter(ScoreFile)
 
 
-def run_scores(run: PlannedRun, folders: Folders, *, untrained: bool = False) -> tuple[Path, RunEmbeddings]:
+def run_scores(
+    run: PlannedRun, folders: Folders, *, untrained: bool = False
+) -> tuple[Path, RunEmbeddings]:
     """Return the path of a run's score file and the reader of the embeddings to score."""
     path = folders.runs / run.name / (UNTRAINED_NAME if untrained else SCORES_NAME)
     return path, RunEmbeddings(folders.runs, folders.features, run.name, untrained=untrained)
@@ -289,18 +361,28 @@ def finished_rows(run: PlannedRun, folders: Folders, *, untrained: bool = False)
 
 
 def cached_scores(path: Path, reader: EmbeddingReader, scope: Scope) -> Rows | None:
-    """Return the rows of a score file; None if it is missing, damaged, incomplete or computed from other inputs."""
+    """Return the rows of a score file;
+
+    None if it is missing, damaged, incomplete or computed from other inputs.
+    """
     try:
         file = _SCORE_FILE.validate_python(read_sealed_json(path.read_bytes()))
     except (OSError, ValueError):
         return None
     is_current = file.inputs == _inputs(reader, scope)
-    if not is_current or not set(scope.tasks) <= set(file.tasks) or not set(scope.protocols) <= file.rows.keys():
+    if (
+        not is_current
+        or not set(scope.tasks) <= set(file.tasks)
+        or not set(scope.protocols) <= file.rows.keys()
+    ):
         return None
-    rows, prefixes = {}, {task.prefix for task in find_tasks(scope.tasks)}
+    rows = {}
+    prefixes = {task.prefix for task in find_tasks(scope.tasks)}
     for protocol in scope.protocols:
         row = file.rows[protocol]
-        scores = {name: score for name, score in row.scores.items() if name.partition("/")[0] in prefixes}
+        scores = {
+            name: score for name, score in row.scores.items() if name.partition("/")[0] in prefixes
+        }
         rows[protocol] = replace(row, scores=scores)
     return rows
 
@@ -328,7 +410,9 @@ def _inputs(reader: EmbeddingReader, scope: Scope) -> dict[str, Any]:
 
 
 def _embeddings_digest(reader: EmbeddingReader, scope: Scope) -> str:
-    """Return one digest for all embeddings that may be scored; raise StaleError if a file is out of date."""
+    """Return one digest for all embeddings that may be scored; raise StaleError if a file is out of
+    date.
+    """
     column: str = getattr(reader, "column", "embedding")
     files = {
         reader.path(segment): segment

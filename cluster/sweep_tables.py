@@ -12,10 +12,17 @@ from byov.evaluate.evaluation import KIND_ORDER, Results, count_videos
 from byov.evaluate.frames import Score
 from byov.evaluate.table import COUNTED_PROTOCOLS, Column, Row, Table, columns_ahead, mean_row
 
-LISTED_TITLES = 3  # if more methods share an Untrained row, its name contains only the first title and a count
-AHEAD_OF = {"frozen": "frozen", "standardized": "standardized", "time": "Time only", "untrained": "Untrained"}
+# If more methods share an Untrained row, its name contains only the first title and a count.
+LISTED_TITLES = 3
+AHEAD_OF = {
+    "frozen": "frozen",
+    "standardized": "standardized",
+    "time": "Time only",
+    "untrained": "Untrained",
+}
 AHEAD = (
-    "columns ahead: number of F1 and mAP columns, standard and trimmed, in which a row is higher than the best frozen "
+    "columns ahead: number of F1 and mAP columns, standard and trimmed, in which a row is higher "
+    "than the best frozen "
     "features, the best standardized ones, Time only, and the same model at initialization"
 )
 
@@ -40,7 +47,9 @@ def row_groups(runs: Sequence[PlannedRun], result: SweepResult, folders: Folders
     groups: dict[str, list[PlannedRun]] = {}
     for run in runs:
         settings = run.settings.model_dump() | {"seed": None}
-        groups.setdefault(repr((run.dataset, run.encoder_folder, run.ratio, settings)), []).append(run)
+        groups.setdefault(repr((run.dataset, run.encoder_folder, run.ratio, settings)), []).append(
+            run
+        )
     found = []
     for group in groups.values():
         done = [run for run in group if run.name in finished]
@@ -48,7 +57,9 @@ def row_groups(runs: Sequence[PlannedRun], result: SweepResult, folders: Folders
         untrained = [finished_rows(run, folders, untrained=True) for run in done if run.untrained]
         if trained:
             missing = f", {len(trained)} of {len(group)} runs" if len(trained) < len(group) else ""
-            found.append(RowGroup(group[0], group[0].title + missing, trained, [*filter(None, untrained)]))
+            found.append(
+                RowGroup(group[0], group[0].title + missing, trained, [*filter(None, untrained)])
+            )
     return found
 
 
@@ -59,37 +70,70 @@ def sweep_results(
 
     If there are several datasets, the mean over them comes first.
     """
-    found, groups_of = [], []
+    found = []
+    groups_of = []
     for dataset in dict.fromkeys(run.dataset for run in runs):
         of_dataset = [run for run in runs if run.dataset == dataset]
-        groups, scope = row_groups(of_dataset, result, folders), of_dataset[0].scope
+        groups = row_groups(of_dataset, result, folders)
+        scope = of_dataset[0].scope
         counts = count_videos(read_manifest(folders.features, dataset), scope)
-        results = _with_rows(Results(dataset, scope, {}, counts), result.baselines.get(dataset, []), groups)
+        results = _with_rows(
+            Results(dataset, scope, {}, counts), result.baselines.get(dataset, []), groups
+        )
         single = [rows for group in groups if len(group.trained) > 1 for rows in group.trained]
-        everything = {key: [*rows, *(one[key] for one in single)] for key, rows in results.rows.items()}
+        everything = {
+            key: [*rows, *(one[key] for one in single)] for key, rows in results.rows.items()
+        }
         found.append((results, replace(results, rows=everything).to_dict()))
         groups_of.append(groups)
     scopes = [results.scope for results, _ in found]
     tasks = tuple(task for task in scopes[0].tasks if all(task in scope.tasks for scope in scopes))
-    protocols = tuple(name for name in scopes[0].protocols if all(name in scope.protocols for scope in scopes))
+    protocols = tuple(
+        name for name in scopes[0].protocols if all(name in scope.protocols for scope in scopes)
+    )
     if len(found) == 1 or not tasks:
         return found
-    total = {name: dict(sum((Counter(one.counts[name]) for one, _ in found), Counter[str]())) for name in protocols}
-    mean = Results(f"Mean of {len(found)} datasets", replace(scopes[0], tasks=tasks, protocols=protocols), {}, total)
-    baselines = _means_over_datasets([result.baselines.get(one.title, []) for one, _ in found], lambda row: row.name)
+    total = {
+        name: dict(sum((Counter(one.counts[name]) for one, _ in found), Counter[str]()))
+        for name in protocols
+    }
+    mean = Results(
+        f"Mean of {len(found)} datasets",
+        replace(scopes[0], tasks=tasks, protocols=protocols),
+        {},
+        total,
+    )
+    baselines = _means_over_datasets(
+        [result.baselines.get(one.title, []) for one, _ in found], lambda row: row.name
+    )
     mean = _with_rows(mean, baselines, _groups_over_datasets(groups_of))
     return [(mean, mean.to_dict()), *found]
 
 
 def sweep_tables(found: Sequence[Results]) -> list[Table]:
-    """Return the tables of all results; the main tables come first and include the columns-ahead counts."""
-    main, others = [], []
+    """Return the tables of all results; the main tables come first and include the columns-ahead
+    counts.
+    """
+    main = []
+    others = []
     for results in found:
         rows = [row for of_protocol in results.rows.values() for row in of_protocol]
-        counted = [of_protocol for name, of_protocol in results.rows.items() if name in COUNTED_PROTOCOLS]
-        total = sum(max((columns_ahead(row, row)[1] for row in of_protocol), default=0) for of_protocol in counted)
+        counted = [
+            of_protocol for name, of_protocol in results.rows.items() if name in COUNTED_PROTOCOLS
+        ]
+        total = sum(
+            max((columns_ahead(row, row)[1] for row in of_protocol), default=0)
+            for of_protocol in counted
+        )
         ahead = [
-            Column(f"ahead/{name}", f"Columns ahead, of {total}:", heading, "ahead of", note=AHEAD, is_count=True)
+            Column(
+                f"ahead/{name}",
+                f"Columns ahead, of {total}:",
+                heading,
+                "ahead of",
+                note=AHEAD,
+                is_count=True,
+            )
             for name, heading in AHEAD_OF.items()
             if total and any(f"ahead/{name}" in row.scores for row in rows)
         ]
@@ -102,7 +146,9 @@ def sweep_tables(found: Sequence[Results]) -> list[Table]:
 
 
 def _with_rows(results: Results, baselines: Sequence[Rows], groups: Sequence[RowGroup]) -> Results:
-    """Add the rows of baselines and groups, with the number of columns in which each is ahead of the others."""
+    """Add the rows of baselines and groups, with the number of columns in which each is ahead of
+    the others.
+    """
     baselines = sorted_baselines(baselines)
     frozen = [rows for rows in baselines if _first(rows).kind == "frozen"]
     references = {
@@ -114,7 +160,9 @@ def _with_rows(results: Results, baselines: Sequence[Rows], groups: Sequence[Row
     for group in groups:
         initial = [_mean_of_seeds(group.untrained, "")] if group.untrained else []
         rows.append(_with_counts(group.mean(), references | {"untrained": initial}))
-    in_table = {name: [one[name] for one in rows if name in one] for name in results.scope.protocols}
+    in_table = {
+        name: [one[name] for one in rows if name in one] for name in results.scope.protocols
+    }
     return replace(results, rows=in_table)
 
 
@@ -123,7 +171,10 @@ def _with_counts(rows: Rows, references: Mapping[str, Sequence[Rows]]) -> Rows:
     for name, others in references.items():
         if others and rows not in others:
             counted = [protocol for protocol in COUNTED_PROTOCOLS if protocol in rows]
-            ahead = [columns_ahead(rows[key], *(other[key] for other in others if key in other)) for key in counted]
+            ahead = [
+                columns_ahead(rows[key], *(other[key] for other in others if key in other))
+                for key in counted
+            ]
             counts[f"ahead/{name}"] = Score(sum(columns for columns, _ in ahead))
     return {protocol: replace(row, scores=row.scores | counts) for protocol, row in rows.items()}
 
@@ -134,7 +185,10 @@ def sorted_baselines(baselines: Sequence[Rows]) -> list[Rows]:
 
 
 def untrained_rows(groups: Sequence[RowGroup]) -> list[Rows]:
-    """Return the rows of untrained models. Models with equal scores (the same initialization) share a row."""
+    """Return the rows of untrained models.
+
+    Models with equal scores (the same initialization) share a row.
+    """
     found: dict[str, list[RowGroup]] = {}
     for group in groups:
         if group.untrained:
@@ -163,14 +217,20 @@ def _groups_over_datasets(groups_of: Sequence[Sequence[RowGroup]]) -> list[RowGr
             _means_over_datasets(rows, lambda row: row.origin["seed"])
             for rows in ([group.trained for group in groups], [group.untrained for group in groups])
         )
-        missing = f", {len(groups)} of {len(groups_of)} datasets" if len(groups) < len(groups_of) else ""
+        missing = (
+            f", {len(groups)} of {len(groups_of)} datasets" if len(groups) < len(groups_of) else ""
+        )
         if trained:
             found.append(RowGroup(groups[0].run, title + missing, trained, untrained))
     return found
 
 
-def _means_over_datasets(rows_of: Sequence[Sequence[Rows]], key: Callable[[Row], Any]) -> list[Rows]:
-    """Average rows with the same key over datasets, without standard deviations, which are over seeds."""
+def _means_over_datasets(
+    rows_of: Sequence[Sequence[Rows]], key: Callable[[Row], Any]
+) -> list[Rows]:
+    """Average rows with the same key over datasets, without standard deviations, which are over
+    seeds.
+    """
     by_key = [{key(_first(rows)): rows for rows in of_dataset} for of_dataset in rows_of]
     found = []
     for value, first in by_key[0].items():
@@ -178,9 +238,20 @@ def _means_over_datasets(rows_of: Sequence[Sequence[Rows]], key: Callable[[Row],
             continue
         means: Rows = {}
         for protocol, row in first.items():
-            same = [of_dataset[value][protocol] for of_dataset in by_key if protocol in of_dataset[value]]
-            scores = {name: replace(mean, deviation=None) for name, mean in mean_row(same, row.name).scores.items()}
-            shared = [name for name in row.origin if all(one.origin.get(name) == row.origin[name] for one in same)]
+            same = [
+                of_dataset[value][protocol]
+                for of_dataset in by_key
+                if protocol in of_dataset[value]
+            ]
+            scores = {
+                name: replace(mean, deviation=None)
+                for name, mean in mean_row(same, row.name).scores.items()
+            }
+            shared = [
+                name
+                for name in row.origin
+                if all(one.origin.get(name) == row.origin[name] for one in same)
+            ]
             origin = {name: row.origin[name] for name in shared}
             means[protocol] = replace(row, scores=scores, origin=origin, notes=())
         found.append(means)

@@ -25,7 +25,10 @@ MAX_LOSSES = 3  # a task fails when its worker has died this many times
 
 
 class PoolTask(Protocol):
-    """Picklable task. Once `stop()` returns True, it must return early, in a state that can be resumed."""
+    """Picklable task.
+
+    Once `stop()` returns True, it must return early, in a state that can be resumed.
+    """
 
     @property
     def name(self) -> str: ...  # must be unique
@@ -39,7 +42,8 @@ class Worker(Protocol):
     """Process that runs one task at a time."""
 
     def submit(self, task: PoolTask) -> "Future[Any]": ...
-    def result(self, future: "Future[Any]") -> Any: ...  # raises the task's exception, or ProcessLost
+    # Raises the task's exception, or ProcessLost.
+    def result(self, future: "Future[Any]") -> Any: ...
     def restart(self) -> None: ...  # replaces a process that died
     def stop(self) -> None: ...  # signals the running task to stop
     def close(self) -> None: ...  # ends the process immediately
@@ -51,19 +55,22 @@ def run_tasks(
     *,
     stop: Stop = never,  # polled several times a second
     grace_seconds: float = 0.0,  # how long running tasks may take to stop
-    split: Callable[[TaskT], Sequence[TaskT]] = lambda _: (),  # returns smaller tasks to run instead of a lost one
+    # Returns smaller tasks to run instead of a lost one.
+    split: Callable[[TaskT], Sequence[TaskT]] = lambda _: (),
 ) -> Iterator[tuple[TaskT, Any, Exception | None]]:
     """Run tasks on the workers and yield (task, result, exception) as each task finishes.
 
-    A task is retried if its worker dies, and fails with ProcessLost the third time. Once `stop` returns True, running
-    tasks are signaled to stop and Interrupted is raised.
+    A task is retried if its worker dies, and fails with ProcessLost the third time. Once `stop`
+    returns True, running tasks are signaled to stop and Interrupted is raised.
     """
-    waiting, idle = deque(tasks), list(workers)
+    waiting = deque(tasks)
+    idle = list(workers)
     running: dict[Future[Any], tuple[Worker, TaskT]] = {}
     losses: Counter[str] = Counter()
     while waiting or running:
         while waiting and idle:
-            worker, task = idle.pop(), waiting.popleft()
+            worker = idle.pop()
+            task = waiting.popleft()
             running[worker.submit(task)] = worker, task
         while idle:  # free the CPUs for workers that are restarting
             idle.pop().close()
@@ -94,13 +101,18 @@ def run_tasks(
 
 
 def thread_variables(count: int) -> dict[str, str]:
-    """Return environment variables that fix the number of compute threads, for reproducible results."""
+    """Return environment variables that fix the number of compute threads, for reproducible
+    results.
+    """
     return dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(count))
 
 
 @contextmanager
 def local_workers(count: int) -> Iterator[list["LocalWorker"]]:
-    """Create workers on this machine with one compute thread each. Processes start with their first task."""
+    """Create workers on this machine with one compute thread each.
+
+    Processes start with their first task.
+    """
     workers = [LocalWorker() for _ in range(count)]
     variables = thread_variables(1)
     before = {name: os.environ[name] for name in variables if name in os.environ}
@@ -118,7 +130,8 @@ def local_workers(count: int) -> Iterator[list["LocalWorker"]]:
 class LocalWorker:
     """Worker process on this machine.
 
-    Each worker has its own ProcessPoolExecutor, since an executor fails all of its tasks when one process dies.
+    Each worker has its own ProcessPoolExecutor, since an executor fails all of its tasks when one
+    process dies.
     """
 
     def __init__(self) -> None:
@@ -127,7 +140,9 @@ class LocalWorker:
     def restart(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._stop = context.Event()
-        self._executor = ProcessPoolExecutor(1, mp_context=context, initializer=_start_process, initargs=(self._stop,))
+        self._executor = ProcessPoolExecutor(
+            1, mp_context=context, initializer=_start_process, initargs=(self._stop,)
+        )
 
     def submit(self, task: PoolTask) -> "Future[Any]":
         return self._executor.submit(_run_task, task)
@@ -136,7 +151,9 @@ class LocalWorker:
         try:
             return future.result()
         except BrokenProcessPool:
-            raise ProcessLost("its process was killed or crashed; check the available memory") from None
+            raise ProcessLost(
+                "its process was killed or crashed; check the available memory"
+            ) from None
 
     def stop(self) -> None:
         self._stop.set()

@@ -18,7 +18,9 @@ WITHOUT_DOWNLOAD = ("demo", *METAWORLD)
 READERS: dict[str, Callable[[str, Path], Dataset]] = {
     **dict.fromkeys(ae2.KEY_EVENTS, ae2.read_ae2),
     "charades_ego": read_charades_ego,
-    **dict.fromkeys(WITHOUT_DOWNLOAD, lambda name, root: read_own_videos(name, root / "videos.csv")),
+    **dict.fromkeys(
+        WITHOUT_DOWNLOAD, lambda name, root: read_own_videos(name, root / "videos.csv")
+    ),
 }
 _DOWNLOADS = dict.fromkeys(ae2.KEY_EVENTS, "github.com/zihuixue/AlignEgoExo (AE2)") | {
     "charades_ego": "prior.allenai.org/projects/charades-ego",
@@ -28,12 +30,14 @@ _DOWNLOADS = dict.fromkeys(ae2.KEY_EVENTS, "github.com/zihuixue/AlignEgoExo (AE2
 def open_dataset(name: str, datasets_dir: Path, progress: Progress = NO_PROGRESS) -> Dataset:
     """Read a built-in dataset from `datasets_dir / name`.
 
-    If the folder does not exist, demo videos are copied from the package and Meta-World videos are rendered.
+    If the folder does not exist, demo videos are copied from the package and Meta-World videos are
+    rendered.
     """
     name = dataset_folder(name)
     if name not in READERS:
         raise DatasetError(
-            f"unknown dataset {name!r}. Choose from {', '.join(READERS)}, or use your own videos with --folder or "
+            f"unknown dataset {name!r}. Choose from {', '.join(READERS)}, or use your own videos "
+            "with --folder or "
             "--manifest."
         )
     root = datasets_dir / name
@@ -43,7 +47,8 @@ def open_dataset(name: str, datasets_dir: Path, progress: Progress = NO_PROGRESS
         metaworld.write_dataset(root, METAWORLD[name], progress=progress)
     if not root.is_dir():
         raise DatasetError(
-            f"{root.absolute()} is missing or not a folder. Download {name} from {_DOWNLOADS[name]} into this folder, "
+            f"{root.absolute()} is missing or not a folder. Download {name} from "
+            f"{_DOWNLOADS[name]} into this folder, "
             "or set --datasets-dir. To try byov without a download, use --dataset demo."
         )
     return READERS[name](name, root)

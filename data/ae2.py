@@ -1,10 +1,12 @@
 """Reader for the four datasets of the AE2 benchmark, in their published folder layout.
 
-- Break Eggs, Tennis Forehand: {ego,exo}/*.mp4, with {train,val,test}.csv (one file name per line) in each folder.
+- Break Eggs, Tennis Forehand: {ego,exo}/*.mp4, with {train,val,test}.csv (one file name per line)
+  in each folder.
 - Pour Milk, Pour Liquid: {train,val,test}/{ego,exo}/*.mp4.
 
-Each dataset has a label.pickle that maps file stems to per-frame phases. An ego and an exo video with the same stem are
-treated as a simultaneous recording: AE2 does not say so, but label.pickle has only one list of labels for both.
+Each dataset has a label.pickle that maps file stems to per-frame phases. An ego and an exo video
+with the same stem are treated as a simultaneous recording: AE2 does not say so, but label.pickle
+has only one list of labels for both.
 """
 
 from collections.abc import Iterator
@@ -17,7 +19,13 @@ from byov.data.label_pickle import read_labels
 from byov.errors import DatasetError
 
 KEY_EVENTS = {
-    "break_eggs": ("start", "hit egg", "visible crack on the eggshell", "egg contents released", "end"),
+    "break_eggs": (
+        "start",
+        "hit egg",
+        "visible crack on the eggshell",
+        "egg contents released",
+        "end",
+    ),
     "pour_milk": ("start", "liquid exits container", "pouring complete", "end"),
     "pour_liquid": ("start", "liquid exits container", "pouring complete", "end"),
     "tennis_forehand": ("start", "racket touches ball", "end"),
@@ -26,17 +34,24 @@ LISTED_IN_CSV = ("break_eggs", "tennis_forehand")
 
 
 def read_ae2(name: str, root: Path) -> Dataset:
-    """Read an AE2 dataset from `root`, or from a subfolder if the archive was unzipped one level deeper."""
+    """Read an AE2 dataset from `root`, or from a subfolder if the archive was unzipped one level
+    deeper.
+    """
     root = _dataset_root(name, root)
     labels = read_labels(root / "label.pickle")
     phases = tuple(f"{before} to {after}" for before, after in pairwise(KEY_EVENTS[name]))
     videos = []
-    for path, view, split in _listed_in_csv(root) if name in LISTED_IN_CSV else _in_split_folders(root):
+    for path, view, split in (
+        _listed_in_csv(root) if name in LISTED_IN_CSV else _in_split_folders(root)
+    ):
         if path.stem not in labels:
             raise DatasetError(f"{path}: no labels for {path.stem!r} in {root / 'label.pickle'}")
         last = max(labels[path.stem], default=0)
         if last >= len(phases):
-            raise DatasetError(f"{path}: phase {last} in {root / 'label.pickle'}, but {name} has {len(phases)} phases")
+            raise DatasetError(
+                f"{path}: phase {last} in {root / 'label.pickle'}, but {name} has {len(phases)} "
+                "phases"
+            )
         videos.append(Video(path.stem, view, split, path, labels=labels[path.stem]))
     dataset = Dataset(name, root, tuple(_with_pairs(videos)), phase_names=phases)
     require_views(dataset, SPLITS)
@@ -48,14 +63,24 @@ def _dataset_root(name: str, root: Path) -> Path:
     for folder in (root, *sorted(path for path in root.iterdir() if path.is_dir())):
         if (folder / ("ego/train.csv" if is_listed else "train/ego")).exists():
             return folder
-    layout = "{ego,exo}/*.mp4, {ego,exo}/{train,val,test}.csv" if is_listed else "{train,val,test}/{ego,exo}/*.mp4"
-    entries = sorted(path.name + "/" * path.is_dir() for path in root.iterdir() if not path.name.startswith("."))
+    layout = (
+        "{ego,exo}/*.mp4, {ego,exo}/{train,val,test}.csv"
+        if is_listed
+        else "{train,val,test}/{ego,exo}/*.mp4"
+    )
+    entries = sorted(
+        path.name + "/" * path.is_dir() for path in root.iterdir() if not path.name.startswith(".")
+    )
     found = ", ".join(entries[:6]) + ", ..." * (len(entries) > 6) or "nothing"
-    raise DatasetError(f"{root}: expected {layout} and label.pickle; found {found}. Move {name}'s files here.")
+    raise DatasetError(
+        f"{root}: expected {layout} and label.pickle; found {found}. Move {name}'s files here."
+    )
 
 
 def _with_pairs(videos: list[Video]) -> Iterator[Video]:
-    """Append the view to ids that occur in both views, and pair these videos if they are in the same split."""
+    """Append the view to ids that occur in both views, and pair these videos if they are in the
+    same split.
+    """
     for video in videos:
         same_id = [other for other in videos if other.id == video.id]
         if len({other.view for other in same_id}) == 1:
@@ -72,7 +97,9 @@ def _listed_in_csv(root: Path) -> Iterator[tuple[Path, View, Split]]:
             try:
                 lines = list_file.read_text(encoding="utf-8-sig").splitlines()
             except FileNotFoundError:
-                raise DatasetError(f"{list_file}: missing. It is part of the published dataset.") from None
+                raise DatasetError(
+                    f"{list_file}: missing. It is part of the published dataset."
+                ) from None
             except UnicodeDecodeError:
                 raise DatasetError(f"{list_file}: not a text file") from None
             for line in filter(None, map(str.strip, lines)):

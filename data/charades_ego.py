@@ -1,7 +1,8 @@
 """Charades-Ego reader, for the published layout CharadesEgo_v1_{train,test}.csv and <id>.mp4.
 
-Labels are video-level actions (157 classes) instead of phases, and there is no val split. The two videos
-of a pair show the same script performed twice, once per camera; they are not a simultaneous recording.
+Labels are video-level actions (157 classes) instead of phases, and there is no val split. The two
+videos of a pair show the same script performed twice, once per camera; they are not a simultaneous
+recording.
 """
 
 import re
@@ -13,7 +14,8 @@ from byov.data.dataset import Dataset, Split, Video, read_csv, require_views
 from byov.errors import DatasetError
 
 NUM_CLASSES = 157
-_PARTNER_COLUMN = "charades_video"  # id of the video of the same script in the other view; missing in older releases
+# Id of the video of the same script in the other view; missing in older releases.
+_PARTNER_COLUMN = "charades_video"
 _ACTION = re.compile(r"c(\d{3}) \S+ \S+")
 
 
@@ -27,7 +29,9 @@ def read_charades_ego(name: str, root: Path) -> Dataset:
 
 
 def _with_pairs(rows: list[tuple[Video, str]]) -> Iterator[Video]:
-    """Pair each video with its partner in the other view and the same split; the first match wins."""
+    """Pair each video with its partner in the other view and the same split; the first match
+    wins.
+    """
     videos = {video.id: video for video, _ in rows}
     pairs: dict[str, str] = {}
     for video, partner in rows:
@@ -42,9 +46,13 @@ def _with_pairs(rows: list[tuple[Video, str]]) -> Iterator[Video]:
 
 def _read_list(root: Path, split: Split) -> Iterator[tuple[Video, str]]:
     """Yield each video in a split with the id of its partner ("" if it has none)."""
-    for source, row in read_csv(root / f"CharadesEgo_v1_{split}.csv", ("id", "egocentric", "actions")):
+    for source, row in read_csv(
+        root / f"CharadesEgo_v1_{split}.csv", ("id", "egocentric", "actions")
+    ):
         if row["egocentric"] not in ("Yes", "No"):
-            raise DatasetError(f"{source}: egocentric is {row['egocentric']!r}. Expected Yes or No.")
+            raise DatasetError(
+                f"{source}: egocentric is {row['egocentric']!r}. Expected Yes or No."
+            )
         video = Video(
             id=row["id"],
             view="ego" if row["egocentric"] == "Yes" else "exo",
@@ -61,6 +69,9 @@ def _parse_actions(text: str, source: str) -> tuple[int, ...]:
     for part in filter(None, text.split(";")):
         match = _ACTION.fullmatch(part.strip())
         if match is None or int(match[1]) >= NUM_CLASSES:
-            raise DatasetError(f"{source}: action {part!r}. Expected a class and two times, as in 'c092 11.90 21.20'.")
+            raise DatasetError(
+                f"{source}: action {part!r}. Expected a class and two times, as in 'c092 11.90 "
+                "21.20'."
+            )
         classes.add(int(match[1]))
     return tuple(sorted(classes))

@@ -33,13 +33,21 @@ class FileSegment(NamedTuple):
 
     @property
     def fragment(self) -> str:
-        """File-name suffix that encodes the segment, such as "#t=2.5,7" or "#f=75,210"; "" for a whole file."""
+        """File-name suffix that encodes the segment, such as "#t=2.5,7" or "#f=75,210"; "" for a
+        whole file.
+        """
         end = "" if self.end == math.inf else f"{self.end:.10g}"
-        return "" if self == WHOLE_FILE else f"#{'t' if self.unit == 's' else 'f'}={self.start:.10g},{end}"
+        return (
+            ""
+            if self == WHOLE_FILE
+            else f"#{'t' if self.unit == 's' else 'f'}={self.start:.10g},{end}"
+        )
 
     @property
     def cells(self) -> tuple[str, str]:
-        """CSV cells for start and end, such as ("2.5", "7") or ("75f", "210f"); "" at the start or end of the file."""
+        """CSV cells for start and end, such as ("2.5", "7") or ("75f", "210f"); "" at the start or
+        end of the file.
+        """
         suffix = "f" if self.unit == "f" else ""
         start = f"{self.start:.10g}{suffix}" if self.start else ""
         return start, f"{self.end:.10g}{suffix}" if self.end < math.inf else ""
@@ -53,7 +61,9 @@ def parse_source(name: str) -> tuple[str, FileSegment]:
     match = re.fullmatch(r"(.*)#([tf])=([\d.e+-]+),([\d.e+-]*)", name, re.DOTALL)
     if match is None:
         return name, WHOLE_FILE
-    return match[1], FileSegment(float(match[3]), float(match[4] or math.inf), "s" if match[2] == "t" else "f")
+    return match[1], FileSegment(
+        float(match[3]), float(match[4] or math.inf), "s" if match[2] == "t" else "f"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +75,12 @@ class Video:
     split: Split
     path: Path
     labels: tuple[int, ...] | None = None  # phase index of each frame
-    events: tuple[float, ...] | None = None  # times of key events; a frame's phase is the number of events so far
-    unlabeled: tuple[tuple[float, float], ...] = ()  # (start, end) intervals in which the phase is unknown
-    event_unit: Unit = "s"  # unit of `events` and `unlabeled`: seconds from the segment's first frame, or frame indices
+    # Times of key events; a frame's phase is the number of events so far.
+    events: tuple[float, ...] | None = None
+    # (start, end) intervals in which the phase is unknown.
+    unlabeled: tuple[tuple[float, float], ...] = ()
+    # Unit of `events` and `unlabeled`: seconds from the segment's first frame, or frame indices.
+    event_unit: Unit = "s"
     actions: tuple[int, ...] | None = None  # video-level action classes
     pair: str | None = None  # id shared by the ego and the exo video of one performance
     segment: FileSegment = WHOLE_FILE  # part of the file that shows the action
@@ -78,7 +91,9 @@ class Video:
         return f"{self.path}{self.segment.fragment}"
 
     def phases(self, pts_seconds: NDArray[np.float64]) -> tuple[int, ...] | None:
-        """Map frame times `(T,)` to phase indices (UNLABELED if unknown); return None if no frame is labeled."""
+        """Map frame times `(T,)` to phase indices (UNLABELED if unknown); return None if no frame
+        is labeled.
+        """
         if self.labels is not None:
             return self.labels[: len(pts_seconds)]
         if self.events is None:
@@ -90,11 +105,17 @@ class Video:
         return tuple(phases.tolist()) if (phases != UNLABELED).any() else None
 
     def late_events(self, frames: int, last_seconds: float) -> str:
-        """Describe events that come after the last frame (at `last_seconds`); return "" if there are none."""
+        """Describe events that come after the last frame (at `last_seconds`); return "" if there
+        are none.
+        """
         last = frames - 1 if self.event_unit == "f" else last_seconds
         late = ", ".join(f"{event:g}" for event in self.events or () if event > last)
         unit = self.event_unit
-        return late and f"{self.source}: events at {late} {unit} are after its last frame ({round(last, 3):g} {unit})"
+        return (
+            late
+            and f"{self.source}: events at {late} {unit} are after its last frame "
+            f"({round(last, 3):g} {unit})"
+        )
 
 
 @dataclass(frozen=True)
@@ -102,7 +123,8 @@ class Dataset:
     """Videos with unique ids, in a fixed order.
 
     Raises:
-        DatasetError: If an id is not unique, a file is missing, or a pair is not an ego and an exo video in one split.
+        DatasetError: If an id is not unique, a file is missing, or a pair is not an ego and an exo
+            video in one split.
     """
 
     name: str
@@ -119,19 +141,26 @@ class Dataset:
             first = by_id.setdefault(video.id.casefold(), video)
             if first is not video:
                 raise DatasetError(
-                    f"{self.name}: the id {first.id!r} is not unique (case is ignored): {first.source}, {video.source}"
+                    f"{self.name}: the id {first.id!r} is not unique (case is ignored): "
+                    f"{first.source}, {video.source}"
                     ". Rename a file, or add an `id` column with unique ids to the CSV."
                 )
             if not video.path.is_file():
                 place = f"the {video.split} split of {self.name}"
-                raise DatasetError(f"{video.path}: listed in {place} but missing. Copy it there or unlist it.")
+                raise DatasetError(
+                    f"{video.path}: listed in {place} but missing. Copy it there or unlist it."
+                )
             if video.pair is not None:
                 by_pair.setdefault(video.pair, []).append(video)
         for pair, videos in by_pair.items():
-            if sorted(video.view for video in videos) != list(VIEWS) or len({video.split for video in videos}) > 1:
+            if (
+                sorted(video.view for video in videos) != list(VIEWS)
+                or len({video.split for video in videos}) > 1
+            ):
                 found = ", ".join(f"{video.id} ({video.view}, {video.split})" for video in videos)
                 raise DatasetError(
-                    f"{self.name}: pair {pair!r} must be one ego and one exo video in the same split, not {found}"
+                    f"{self.name}: pair {pair!r} must be one ego and one exo video in the same "
+                    f"split, not {found}"
                 )
 
 
@@ -141,11 +170,15 @@ def require_views(dataset: Dataset, splits: tuple[Split, ...]) -> None:
     for split in splits:
         for view in VIEWS:
             if (split, view) not in found:
-                raise DatasetError(f"{dataset.root}: the {split} split of {dataset.name} has no {view} videos; add one")
+                raise DatasetError(
+                    f"{dataset.root}: the {split} split of {dataset.name} has no {view} videos; "
+                    "add one"
+                )
 
 
 def read_csv(path: Path, required: tuple[str, ...]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield (location, row) for each row of a CSV file, with locations such as "videos.csv:3" for error messages.
+    """Yield (location, row) for each row of a CSV file, with locations such as "videos.csv:3" for
+    error messages.
 
     The delimiter may be a comma, a semicolon or a tab.
     """
@@ -157,12 +190,17 @@ def read_csv(path: Path, required: tuple[str, ...]) -> Iterator[tuple[str, dict[
             columns = reader.fieldnames or ()
             if not {*required} <= {*columns} or len({*columns}) < len(columns):
                 raise DatasetError(
-                    f"{path}: the first line is {separator.join(columns)[:80]!r}. Expected a CSV file whose first line "
+                    f"{path}: the first line is {separator.join(columns)[:80]!r}. Expected a CSV "
+                    "file whose first line "
                     f"has the columns {','.join(required)}, each once."
                 )
             for row in reader:
                 yield f"{path}:{reader.line_num}", row
     except (FileNotFoundError, IsADirectoryError):
-        raise DatasetError(f"{path}: missing or a folder. Expected a CSV with columns {','.join(required)}.") from None
+        raise DatasetError(
+            f"{path}: missing or a folder. Expected a CSV with columns {','.join(required)}."
+        ) from None
     except (UnicodeDecodeError, csv.Error) as error:
-        raise DatasetError(f"{path}: not a readable CSV file ({error}). Save it as UTF-8.") from None
+        raise DatasetError(
+            f"{path}: not a readable CSV file ({error}). Save it as UTF-8."
+        ) from None

@@ -1,8 +1,9 @@
 """Safe reader for label.pickle.
 
-A pickle can call any importable function. This reader follows the restricted-Unpickler pattern in the Python
-documentation: it resolves only the names in `_ALLOWED`, and replaces NumPy's reconstruction functions with its own,
-because NumPy trusts the memory layout that a pickle declares.
+A pickle can call any importable function. This reader follows the restricted-Unpickler pattern in
+the Python documentation: it resolves only the names in `_ALLOWED`, and replaces NumPy's
+reconstruction functions with its own, because NumPy trusts the memory layout that a pickle
+declares.
 """
 
 import pickle
@@ -48,17 +49,23 @@ def _encode(text: str = "", encoding: str = "latin1") -> bytes:
 
 
 _ALLOWED: dict[tuple[str, str], Any] = {("numpy", "ndarray"): _Array, ("numpy", "dtype"): _DType}
-_ALLOWED |= dict.fromkeys([("_codecs", "encode"), ("builtins", "bytes"), ("__builtin__", "bytes")], _encode)
+_ALLOWED |= dict.fromkeys(
+    [("_codecs", "encode"), ("builtins", "bytes"), ("__builtin__", "bytes")], _encode
+)
 for _core in ("numpy.core", "numpy._core"):  # NumPy 1 and 2
     _ALLOWED[f"{_core}.multiarray", "_reconstruct"] = _Array
-    _ALLOWED[f"{_core}.multiarray", "scalar"] = lambda dtype, content: _from_buffer(content, dtype, (1,))[0]
+    _ALLOWED[f"{_core}.multiarray", "scalar"] = lambda dtype, content: _from_buffer(
+        content, dtype, (1,)
+    )[0]
     _ALLOWED[f"{_core}.numeric", "_frombuffer"] = _from_buffer
 
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
-            raise pickle.UnpicklingError(f"it refers to {module}.{name}"[:120] + ", which is not plain data")
+            raise pickle.UnpicklingError(
+                f"it refers to {module}.{name}"[:120] + ", which is not plain data"
+            )
         return _ALLOWED[module, name]
 
 
@@ -67,28 +74,38 @@ def read_labels(path: Path) -> dict[str, tuple[int, ...]]:
     if not path.is_file():
         raise DatasetError(f"{path}: missing or a folder. Download it again with the dataset.")
     if path.stat().st_size > MAX_BYTES:
-        raise DatasetError(f"{path}: larger than {MAX_BYTES:,} bytes, which is too large for a label file")
+        raise DatasetError(
+            f"{path}: larger than {MAX_BYTES:,} bytes, which is too large for a label file"
+        )
     try:
         with path.open("rb") as file:
             loaded = _Unpickler(file).load()
     except Exception as error:  # a malformed pickle can raise any exception
         reason = " ".join(str(error).split())[:200]
-        raise DatasetError(f"{path}: not a readable label file ({reason}). Download it again.") from error
+        raise DatasetError(
+            f"{path}: not a readable label file ({reason}). Download it again."
+        ) from error
     if not isinstance(loaded, dict) or not all(isinstance(stem, str) for stem in loaded):
         raise DatasetError(f"{path}: expected a dictionary that maps file stems to phase indices")
     labels: dict[str, tuple[int, ...]] = {}
     for stem, values in loaded.items():
         phases = _phases(values)
         if phases is None:
-            raise DatasetError(f"{path}: the labels of {stem[:100]!r} are not a list of phase indices")
+            raise DatasetError(
+                f"{path}: the labels of {stem[:100]!r} are not a list of phase indices"
+            )
         labels[stem] = tuple(phases.tolist())
     return labels
 
 
 def _phases(values: Any) -> NDArray[np.int64] | None:
-    """Convert labels to an integer array `(T,)`; return None if they are not nonnegative integers."""
+    """Convert labels to an integer array `(T,)`; return None if they are not nonnegative
+    integers.
+    """
     values = values.values if isinstance(values, _Array) else values
-    if isinstance(values, list | tuple) and not all(isinstance(value, int | float | np.generic) for value in values):
+    if isinstance(values, list | tuple) and not all(
+        isinstance(value, int | float | np.generic) for value in values
+    ):
         return None
     array = np.asarray(values)
     if array.ndim != 1 or array.dtype.kind not in "biuf":

@@ -1,6 +1,8 @@
-"""LeRobot dataset reader for v2.0 and v2.1 (one file per episode and camera) and v3.0 (many episodes per file).
+"""LeRobot dataset reader for v2.0 and v2.1 (one file per episode and camera) and v3.0 (many
+episodes per file).
 
-One camera is the ego view and another the exo view; the two videos of an episode are a pair. Videos have no labels.
+One camera is the ego view and another the exo view; the two videos of an episode are a pair. Videos
+have no labels.
 """
 
 import json
@@ -23,7 +25,8 @@ from byov.errors import DatasetError, VideoError
 LOGGER = logging.getLogger(__name__)
 VERSIONS = ("v2.0", "v2.1", "v3.0")
 SPLIT_SEED = 0
-BLACK = 24  # a video counts as black if no pixel is brighter than this; above 0, since compression adds noise
+# A video counts as black if no pixel is brighter than this; above 0, since compression adds noise.
+BLACK = 24
 
 
 @dataclass(frozen=True)
@@ -54,75 +57,116 @@ def read_lerobot(
         root: Folder that contains meta/info.json.
         ego: Key of the camera that moves with the robot, such as "observation.images.wrist".
         exo: Key of a camera that films the robot from outside.
-        task: Task whose episodes to read, or a unique part of its text; required if there are several tasks.
-        fractions: Fractions of train, val and test episodes. Episodes are assigned at random with a fixed seed.
+        task: Task whose episodes to read, or a unique part of its text; required if there are
+            several tasks.
+        fractions: Fractions of train, val and test episodes. Episodes are assigned at random with a
+            fixed seed.
 
     Raises:
-        DatasetError: If the dataset cannot be read, or a camera or the task is missing. Unusable videos are skipped.
+        DatasetError: If the dataset cannot be read, or a camera or the task is missing. Unusable
+            videos are skipped.
     """
     info, cameras = _read_info(root)
     if ego is None or exo is None or not {ego, exo} <= {*cameras} or ego == exo:
-        unknown = next((f"no camera {key!r}. " for key in (ego, exo) if key and key not in cameras), "")
+        unknown = next(
+            (f"no camera {key!r}. " for key in (ego, exo) if key and key not in cameras), ""
+        )
         listed = ", ".join(f"{key} ({size})" for key, size in cameras.items())
         if len(cameras) == 1:
-            raise DatasetError(f"{root} has only one camera, {listed}. byov needs an ego and an exo camera.")
-        raise DatasetError(f"{root}: {unknown}Choose two cameras with --ego KEY and --exo KEY from {listed}.")
+            raise DatasetError(
+                f"{root} has only one camera, {listed}. byov needs an ego and an exo camera."
+            )
+        raise DatasetError(
+            f"{root}: {unknown}Choose two cameras with --ego KEY and --exo KEY from {listed}."
+        )
     keys: dict[View, str] = {"ego": ego, "exo": exo}
     episodes = _of_task(root, list(read_episodes(root, info, (ego, exo))), task)
     usable = _usable_videos(root, episodes)
     # Episodes with both views come first, because the first episode always goes to train.
-    shuffled = [episodes[index] for index in np.random.default_rng(SPLIT_SEED).permutation(len(episodes))]
-    found = {episode.name: [view for view in VIEWS if (episode.name, keys[view]) in usable] for episode in shuffled}
-    order = sorted((episode for episode in shuffled if found[episode.name]), key=lambda each: -len(found[each.name]))
+    shuffled = [
+        episodes[index] for index in np.random.default_rng(SPLIT_SEED).permutation(len(episodes))
+    ]
+    found = {
+        episode.name: [view for view in VIEWS if (episode.name, keys[view]) in usable]
+        for episode in shuffled
+    }
+    order = sorted(
+        (episode for episode in shuffled if found[episode.name]),
+        key=lambda each: -len(found[each.name]),
+    )
     splits = assign_splits(len(order), fractions or DEFAULT_SPLIT_FRACTIONS)
     videos = []
     for episode, split in sorted(zip(order, splits, strict=True), key=lambda item: item[0].index):
         pair = episode.name if len(found[episode.name]) == len(VIEWS) else None
         for view in found[episode.name]:
             path, segment = episode.videos[keys[view]]
-            videos.append(Video(f"{episode.name}-{view}", view, split, path, pair=pair, segment=segment))
+            videos.append(
+                Video(f"{episode.name}-{view}", view, split, path, pair=pair, segment=segment)
+            )
     dataset = Dataset(name, root, tuple(videos))
     counts = Counter(splits)
-    LOGGER.info(f"{root}: {', '.join(f'{counts[split]} {split}' for split in counts)} episodes of {len(episodes)}")
+    LOGGER.info(
+        f"{root}: {', '.join(f'{counts[split]} {split}' for split in counts)} episodes of "
+        f"{len(episodes)}"
+    )
     require_views(dataset, ("train",))
     return dataset
 
 
 def _read_info(root: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return meta/info.json and a dict of camera keys and frame sizes such as "640x480", without depth cameras."""
+    """Return meta/info.json and a dict of camera keys and frame sizes such as "640x480", without
+    depth cameras.
+    """
     path = root / "meta" / "info.json"
     try:
         info = json.loads(path.read_text(encoding="utf-8"))
-        version, template, _, features = (info[key] for key in ("codebase_version", "video_path", "fps", "features"))
+        version, template, _, features = (
+            info[key] for key in ("codebase_version", "video_path", "fps", "features")
+        )
         cameras = {}
         for key, feature in features.items():
             details = feature.get("info") or feature.get("video_info") or {}
             if feature["dtype"] == "video" and not details.get("video.is_depth_map"):
-                size = dict(zip(feature.get("names") or (), feature.get("shape") or (), strict=False))
+                size = dict(
+                    zip(feature.get("names") or (), feature.get("shape") or (), strict=False)
+                )
                 cameras[key] = f"{size.get('width', '?')}x{size.get('height', '?')}"
     except (FileNotFoundError, NotADirectoryError):
-        raise DatasetError(f"{root}: no meta/info.json. Pass the root folder of a LeRobot dataset.") from None
+        raise DatasetError(
+            f"{root}: no meta/info.json. Pass the root folder of a LeRobot dataset."
+        ) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DatasetError(f"{path}: not readable as LeRobot metadata ({error!r}). Download it again.") from None
+        raise DatasetError(
+            f"{path}: not readable as LeRobot metadata ({error!r}). Download it again."
+        ) from None
     if version not in VERSIONS or not template:
         problem = f"version {version}" if template else "episodes without videos"
-        raise DatasetError(f"{root}: {problem}. byov reads the videos of LeRobot {', '.join(VERSIONS)}; convert it.")
+        raise DatasetError(
+            f"{root}: {problem}. byov reads the videos of LeRobot {', '.join(VERSIONS)}; convert "
+            "it."
+        )
     if not cameras:
         raise DatasetError(f"{root}: none of its features is a video")
     return info, cameras
 
 
 def read_episodes(root: Path, info: Mapping[str, Any], keys: Sequence[str]) -> Iterator[Episode]:
-    """Yield all episodes with their videos from the given cameras, without checking that the files exist."""
+    """Yield all episodes with their videos from the given cameras, without checking that the files
+    exist.
+    """
     is_packed = info["codebase_version"] == "v3.0"
     for row in _packed_rows(root, keys) if is_packed else _rows(root / "meta" / "episodes.jsonl"):
-        index, videos = int(row["episode_index"]), {}
+        index = int(row["episode_index"])
+        videos = {}
         for key in keys:
             segment = WHOLE_FILE
             fields = {"video_key": key, "episode_index": index}
             if is_packed:
-                fields |= {field: row[f"videos/{key}/{field}"] for field in ("chunk_index", "file_index")}
-                # Do not use to_timestamp: it may be the time of the last frame or the start of the next episode.
+                fields |= {
+                    field: row[f"videos/{key}/{field}"] for field in ("chunk_index", "file_index")
+                }
+                # Do not use to_timestamp: it may be the time of the last frame or the start of the
+                # next episode.
                 start = row[f"videos/{key}/from_timestamp"]
                 segment = FileSegment(start, start + row["length"] / info["fps"])
             else:
@@ -131,7 +175,9 @@ def read_episodes(root: Path, info: Mapping[str, Any], keys: Sequence[str]) -> I
             try:
                 name = info["video_path"].format(**fields)
             except (KeyError, ValueError, IndexError) as error:
-                raise DatasetError(f"{root}: video_path {info['video_path']!r} has an unknown field {error}") from None
+                raise DatasetError(
+                    f"{root}: video_path {info['video_path']!r} has an unknown field {error}"
+                ) from None
             videos[key] = path_inside(root, name, f"{root}: video_path"), segment
         yield Episode(index, tuple(row.get("tasks") or ()), videos)
 
@@ -139,31 +185,50 @@ def read_episodes(root: Path, info: Mapping[str, Any], keys: Sequence[str]) -> I
 def _rows(path: Path) -> list[dict[str, Any]]:
     """Read the episodes of a v2.0 or v2.1 dataset from episodes.jsonl."""
     try:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        rows = [
+            json.loads(line)
+            for line in path.read_text(encoding="utf-8").splitlines()
+            if line.strip()
+        ]
         return [row for row in rows if row["episode_index"] >= 0]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DatasetError(f"{path}: missing or not a list of episodes ({error!r}). Download it again.") from None
+        raise DatasetError(
+            f"{path}: missing or not a list of episodes ({error!r}). Download it again."
+        ) from None
 
 
 def _packed_rows(root: Path, keys: Sequence[str]) -> list[dict[str, Any]]:
-    """Read the episodes of a v3.0 dataset from meta/episodes/**.parquet, with only the columns that locate videos."""
+    """Read the episodes of a v3.0 dataset from meta/episodes/**.parquet, with only the columns that
+    locate videos.
+    """
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise DatasetError(f"{root}: LeRobot v3.0 needs pyarrow. Run pip install 'byov-egoexo[lerobot]'.") from None
+        raise DatasetError(
+            f"{root}: LeRobot v3.0 needs pyarrow. Run pip install 'byov-egoexo[lerobot]'."
+        ) from None
     fields = ("chunk_index", "file_index", "from_timestamp")
-    columns = ["episode_index", "tasks", "length", *(f"videos/{key}/{field}" for key in keys for field in fields)]
+    columns = [
+        "episode_index",
+        "tasks",
+        "length",
+        *(f"videos/{key}/{field}" for key in keys for field in fields),
+    ]
     paths = sorted((root / "meta" / "episodes").rglob("*.parquet"))
     if not paths:
-        raise DatasetError(f"{root / 'meta' / 'episodes'}: no .parquet file. Download the dataset again.")
+        raise DatasetError(
+            f"{root / 'meta' / 'episodes'}: no .parquet file. Download the dataset again."
+        )
     rows: list[dict[str, Any]] = []
     for path in paths:
         try:
             table = parquet.ParquetFile(path).read(columns=columns)
         except (OSError, pyarrow.ArrowException) as error:
             reason = str(error).partition("\n")[0]
-            raise DatasetError(f"{path}: not readable ({reason}). Download the dataset again.") from None
+            raise DatasetError(
+                f"{path}: not readable ({reason}). Download the dataset again."
+            ) from None
         if missing := [column for column in columns if column not in table.column_names]:
             raise DatasetError(f"{path}: no column {missing[0]!r}")
         rows += table.to_pylist()
@@ -181,26 +246,43 @@ def _of_task(root: Path, episodes: list[Episode], task: str | None) -> list[Epis
     if len(chosen) == 1:
         return [episode for episode in episodes if chosen[0] in episode.tasks]
     listed = "; ".join(f"{each!r} ({count} episodes)" for each, count in counts.items())
-    problem = f"task {task!r} matches none or several of its tasks" if task else "it has several tasks"
+    problem = (
+        f"task {task!r} matches none or several of its tasks" if task else "it has several tasks"
+    )
     raise DatasetError(f"{root}: {problem}. Choose one with --task: {listed}.")
 
 
 def _usable_videos(root: Path, episodes: Sequence[Episode]) -> set[tuple[str, str]]:
-    """Return (episode name, camera key) of each video that exists and is not black; log the others."""
-    videos = [(episode.name, key, *episode.videos[key]) for episode in episodes for key in episode.videos]
+    """Return (episode name, camera key) of each video that exists and is not black; log the
+    others.
+    """
+    videos = [
+        (episode.name, key, *episode.videos[key]) for episode in episodes for key in episode.videos
+    ]
     with ThreadPoolExecutor() as pool:
         problems = list(pool.map(lambda video: _problem(*video[2:]), videos))
     for problem in ("missing", "black"):
         log_skipped(
-            problem, [video[2].relative_to(root) for video, of in zip(videos, problems, strict=True) if of == problem]
+            problem,
+            [
+                video[2].relative_to(root)
+                for video, of in zip(videos, problems, strict=True)
+                if of == problem
+            ],
         )
     if all(problems):
-        raise DatasetError(f"{root}: all of its {len(videos)} videos are missing or black. Download the dataset again.")
+        raise DatasetError(
+            f"{root}: all of its {len(videos)} videos are missing or black. Download the dataset "
+            "again."
+        )
     return {video[:2] for video, problem in zip(videos, problems, strict=True) if not problem}
 
 
 def _problem(path: Path, segment: FileSegment) -> str:
-    """Return "missing", "black", or "" if neither. Decoding errors are ignored here; extraction reports them."""
+    """Return "missing", "black", or "" if neither.
+
+    Decoding errors are ignored here; extraction reports them.
+    """
     if not path.is_file():
         return "missing"
     with suppress(VideoError):

@@ -1,7 +1,9 @@
-"""Meta-World datasets: simulated robot manipulation, filmed by a wrist camera (ego) and by corner cameras (exo).
+"""Meta-World datasets: simulated robot manipulation, filmed by a wrist camera (ego) and by corner
+cameras (exo).
 
-Each video shows a different episode of Meta-World's scripted policy, with random object and goal positions, start,
-speed, pauses, idle time, colors, lights and camera pose. Phases are derived from the simulator state:
+Each video shows a different episode of Meta-World's scripted policy, with random object and goal
+positions, start, speed, pauses, idle time, colors, lights and camera pose. Phases are derived from
+the simulator state:
 
 - reach: the gripper approaches the object
 - contact: the gripper-object distance stays within 3 cm of its value when the object starts to move
@@ -10,8 +12,8 @@ speed, pauses, idle time, colors, lights and camera pose. Phases are derived fro
 
 In the variants called `<task>-wait`, the robot first waits for 30 to 60% of the video.
 
-Rendering requires the `metaworld` extra, and OSMesa or EGL (environment variable MUJOCO_GL). The `demo` dataset, a
-smaller version of `metaworld-door-open`, ships with the package.
+Rendering requires the `metaworld` extra, and OSMesa or EGL (environment variable MUJOCO_GL). The
+`demo` dataset, a smaller version of `metaworld-door-open`, ships with the package.
 """
 
 import os
@@ -35,11 +37,17 @@ TASKS = ("pick-place", "drawer-open", "door-open", "peg-insert-side", "coffee-pu
 WAITING_TASKS = ("pick-place-wait",)
 PHASES = ("reach", "contact", "move", "done")
 VIDEOS_PER_VIEW: Mapping[Split, int] = {"train": 24, "val": 6, "test": 10}
-DEMO = {"task": "door-open", "videos_per_view": {"train": 20, "val": 4, "test": 8}, "size": 192, "crf": 30}
+DEMO = {
+    "task": "door-open",
+    "videos_per_view": {"train": 20, "val": 4, "test": 8},
+    "size": 192,
+    "crf": 30,
+}
 PAIRS = 4  # number of train episodes that are filmed in both views
 FPS = 15
 
-_GOAL_MARKERS = {"pick-place": "goal", "coffee-pull": "mug_goal"}  # sites to show, as nothing else marks the goal
+# Sites to show, as nothing else marks the goal.
+_GOAL_MARKERS = {"pick-place": "goal", "coffee-pull": "mug_goal"}
 _CORNERS = ("corner", "corner2", "corner3", "corner4")
 _FRAMES = (60, 140)  # minimum and maximum length of a video, without the wait of `<task>-wait`
 _WAIT = (0.3, 0.6)  # minimum and maximum wait as a fraction of the video
@@ -82,7 +90,8 @@ def write_dataset(
     crf: int = 20,
     progress: Progress = NO_PROGRESS,
 ) -> None:
-    """Render the videos of a task, then write videos.csv. Existing videos are kept, so you can resume rendering.
+    """Render the videos of a task, then write videos.csv. Existing videos are kept, so you can
+    resume rendering.
 
     The files are byte-identical for the same arguments, package versions and OpenGL library.
 
@@ -109,15 +118,20 @@ def write_dataset(
             encode_video(scratch, studio.film(episode, seed, clip), size, crf)
             scratch.replace(path)
         events = ";".join(f"{frame}f" for frame in episode.events)
-        rows.append((clip.path, clip.view, clip.split, clip.id, events, ";".join(PHASES), clip.pair))
+        rows.append(
+            (clip.path, clip.view, clip.split, clip.id, events, ";".join(PHASES), clip.pair)
+        )
     scratch = root / ".videos.csv.partial"
-    scratch.write_text("".join(",".join(row) + "\n" for row in rows), encoding="utf-8", newline="\n")
+    scratch.write_text(
+        "".join(",".join(row) + "\n" for row in rows), encoding="utf-8", newline="\n"
+    )
     scratch.replace(root / "videos.csv")
 
 
 def list_clips(videos_per_view: Mapping[Split, int]) -> list[Clip]:
     """List the videos of a dataset. The last PAIRS train videos of each view form pairs."""
-    clips, episodes = [], count()
+    clips = []
+    episodes = count()
     for split, videos in videos_per_view.items():
         unpaired = max(0, videos - PAIRS) if split == "train" else videos
         pairs = {index: next(episodes) for index in range(unpaired, videos)}
@@ -135,11 +149,14 @@ def encode_video(path: Path, frames: Iterator[NDArray[np.uint8]], size: int, crf
     options = {"preset": "medium", "crf": str(crf), "threads": "1", "x264-params": "asm=0"}
     with av.open(path, "w", format="mp4", options={"fflags": "+bitexact"}) as container:
         stream = container.add_stream("libx264", rate=FPS, options=options)
-        stream.width, stream.height, stream.pix_fmt = size, size, "yuv420p"
+        stream.width = size
+        stream.height = size
+        stream.pix_fmt = "yuv420p"
         stream.time_base = Fraction(1, FPS)
         for index, pixels in enumerate(frames):
             frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
-            frame.pts, frame.time_base = index, Fraction(1, FPS)
+            frame.pts = index
+            frame.time_base = Fraction(1, FPS)
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
 
@@ -153,7 +170,9 @@ class Studio:
         self._number = TASKS.index(task)
         environments, policies, self._mujoco = _import_simulator()
         self.env = environments[f"{task}-v3-goal-observable"](seed=0)
-        self.env._freeze_rand_vec, self.env.seeded_rand_vec = False, True  # new object and goal positions at each reset
+        # new object and goal positions at each reset
+        self.env._freeze_rand_vec = False
+        self.env.seeded_rand_vec = True
         self.env.max_path_length = 10**6
         self._policy = policies[f"{task}-v3"]()
         self._hand = np.array(self.env.hand_init_pos, np.float64)
@@ -161,11 +180,22 @@ class Studio:
         for site in range(model.nsite):
             if model.site(site).name != _GOAL_MARKERS.get(task):
                 model.site_rgba[site, 3] = 0
-        fields = ("mat_rgba", "geom_rgba", "light_diffuse", "light_pos", "cam_pos", "cam_quat", "cam_fovy")
+        fields = (
+            "mat_rgba",
+            "geom_rgba",
+            "light_diffuse",
+            "light_pos",
+            "cam_pos",
+            "cam_quat",
+            "cam_fovy",
+        )
         self._original = {name: getattr(model, name).copy() for name in fields}
         model.vis.quality.shadowsize = model.vis.quality.offsamples = 0
         self._renderer = self._mujoco.Renderer(model, size, size)
-        for flag in (self._mujoco.mjtRndFlag.mjRND_SHADOW, self._mujoco.mjtRndFlag.mjRND_REFLECTION):
+        for flag in (
+            self._mujoco.mjtRndFlag.mjRND_SHADOW,
+            self._mujoco.mjtRndFlag.mjRND_REFLECTION,
+        ):
             self._renderer.scene.flags[flag] = 0
 
     def perform(self, seed: int, episode: int) -> Performance:
@@ -174,9 +204,13 @@ class Studio:
         return next(filter(None, (self._attempt(np.random.default_rng(each)) for each in seeds)))
 
     def film(self, episode: Performance, seed: int, clip: Clip) -> Iterator[NDArray[np.uint8]]:
-        """Render RGB frames `(size, size, 3)` of `episode`, which must be the last one performed."""
+        """Render RGB frames `(size, size, 3)` of `episode`, which must be the last one
+        performed.
+        """
         self._change_colors(np.random.default_rng((seed, self._number, clip.episode, 0, 1)))
-        camera = self._place_camera(clip.view, np.random.default_rng((seed, self._number, clip.episode, 0, 2)))
+        camera = self._place_camera(
+            clip.view, np.random.default_rng((seed, self._number, clip.episode, 0, 2))
+        )
         for state in episode.states:
             self.env.data.qpos[:] = state
             self._mujoco.mj_forward(self.env.model, self.env.data)
@@ -189,23 +223,30 @@ class Studio:
         start = self._hand + rng.uniform((-0.15, -0.1, 0.0), (0.15, 0.05, 0.15))
         env.hand_init_pos = np.clip(start, env.mocap_low, env.mocap_high).astype(np.float32)
         observation, _ = env.reset()
-        speed, noise = rng.uniform(0.8, 1.0), rng.uniform(0.0, 0.1)
-        steps = []  # tuples of joint positions, object position, hand position and whether the step is idle
+        speed = rng.uniform(0.8, 1.0)
+        noise = rng.uniform(0.0, 0.1)
+        # Tuples of joint positions, object position, hand position and whether the step is idle.
+        steps = []
 
         def step(action: Any, *, idle: bool) -> bool:
             nonlocal observation
             action = np.clip(np.asarray(action, np.float64), -1, 1)
             action[:3] = action[:3] * speed + rng.normal(0, noise, 3)
             observation, _, _, _, info = env.step(action)
-            steps.append((env.data.qpos.copy(), observation[4:7].copy(), env.tcp_center.copy(), idle))
+            steps.append(
+                (env.data.qpos.copy(), observation[4:7].copy(), env.tcp_center.copy(), idle)
+            )
             return bool(info["success"])
 
         for _ in range(_SETTLING_STEPS + rng.integers(0, 31) + _LONGEST_WAIT * self._waits):
             step((0, 0, 0, -1), idle=True)
         started = len(steps) - 1
-        pauses = dict(zip(rng.integers(3, 100, rng.integers(1, 4)), rng.integers(3, 26, 3), strict=False))
+        pauses = dict(
+            zip(rng.integers(3, 100, rng.integers(1, 4)), rng.integers(3, 26, 3), strict=False)
+        )
         for number in range(_MAX_STEPS):
-            with warnings.catch_warnings(action="ignore"):  # policies warn that large actions are clipped
+            # Policies warn that large actions are clipped.
+            with warnings.catch_warnings(action="ignore"):
                 action = np.asarray(self._policy.get_action(observation), np.float64)
             for _ in range(pauses.get(number, 0)):
                 step((0, 0, 0, action[3]), idle=True)
@@ -223,16 +264,24 @@ class Studio:
         if not self._waits:
             return _play_back(states, is_idle, events, rng)
         episode = _play_back(
-            states[_LONGEST_WAIT:], is_idle[_LONGEST_WAIT:], tuple(e - _LONGEST_WAIT for e in events), rng
+            states[_LONGEST_WAIT:],
+            is_idle[_LONGEST_WAIT:],
+            tuple(e - _LONGEST_WAIT for e in events),
+            rng,
         )
-        return episode and _add_wait(episode, states[_SETTLING_STEPS : _SETTLING_STEPS + _LONGEST_WAIT], rng)
+        return episode and _add_wait(
+            episode, states[_SETTLING_STEPS : _SETTLING_STEPS + _LONGEST_WAIT], rng
+        )
 
     def _change_colors(self, rng: np.random.Generator) -> None:
         model = self.env.model
         for name, values in self._original.items():
             getattr(model, name)[:] = values
-        model.mat_rgba[:, :3] = np.clip(model.mat_rgba[:, :3] * rng.uniform(0.5, 1.25, (model.nmat, 3)), 0, 1)
-        colored = np.any(model.geom_rgba[:, :3] != 0.5, axis=1)  # the other geoms use the color of their material
+        model.mat_rgba[:, :3] = np.clip(
+            model.mat_rgba[:, :3] * rng.uniform(0.5, 1.25, (model.nmat, 3)), 0, 1
+        )
+        # The other geoms use the color of their material.
+        colored = np.any(model.geom_rgba[:, :3] != 0.5, axis=1)
         factors = rng.uniform(0.6, 1.2, (colored.sum(), 3))
         model.geom_rgba[colored, :3] = np.clip(model.geom_rgba[colored, :3] * factors, 0, 1)
         model.light_diffuse[:] *= rng.uniform(0.4, 1.8, (model.nlight, 1))
@@ -249,10 +298,13 @@ class Studio:
             model.cam_fovy[camera] += rng.uniform(-6, 6)
             return name
         model.cam_pos[camera] += rng.normal(0, 0.06, 3)
-        # Meta-World's corner cameras are upside down, so point them at the workspace with the z axis up.
+        # Meta-World's corner cameras are upside down, so point them at the workspace with the z
+        # axis up.
         back = model.cam_pos[camera] - (_WORKSPACE + rng.normal(0, 0.03, 3))
         distance = np.linalg.norm(back)
-        model.cam_fovy[camera] = 2 * np.degrees(np.arctan(_WORKSPACE_RADIUS / distance)) * rng.uniform(0.9, 1.2)
+        model.cam_fovy[camera] = (
+            2 * np.degrees(np.arctan(_WORKSPACE_RADIUS / distance)) * rng.uniform(0.9, 1.2)
+        )
         back /= distance
         right = np.cross((0, 0, 1), back)
         right /= np.linalg.norm(right)
@@ -264,7 +316,10 @@ class Studio:
 def _event_steps(
     objects: NDArray[np.float64], hands: NDArray[np.float64], started: int, done: int
 ) -> tuple[int, ...] | None:
-    """Return the first step of each phase except the first; None if a phase is missing or out of order."""
+    """Return the first step of each phase except the first;
+
+    None if a phase is missing or out of order.
+    """
     has_moved = np.linalg.norm(objects - objects[started], axis=1) > 0.02
     move = started + int(np.argmax(has_moved[started:]))
     distances = np.linalg.norm(objects - hands, axis=1)
@@ -275,10 +330,16 @@ def _event_steps(
 
 
 def _play_back(
-    states: NDArray[np.float64], is_idle: NDArray[np.bool_], events: tuple[int, ...], rng: np.random.Generator
+    states: NDArray[np.float64],
+    is_idle: NDArray[np.bool_],
+    events: tuple[int, ...],
+    rng: np.random.Generator,
 ) -> Performance | None:
-    """Resample steps to frames at varying speed: one frame per idle step, 40 to 75 in total for the others."""
-    knots, log_rates = np.linspace(0, len(states) - 1, 6), rng.uniform(-0.55, 0.55, 6)
+    """Resample steps to frames at varying speed: one frame per idle step, 40 to 75 in total for the
+    others.
+    """
+    knots = np.linspace(0, len(states) - 1, 6)
+    log_rates = rng.uniform(-0.55, 0.55, 6)
     frames_per_step = np.exp(np.interp(np.arange(len(states)), knots, log_rates))
     frames_per_step[~is_idle] *= rng.integers(40, 76) / frames_per_step[~is_idle].sum()
     frames_per_step[is_idle] = 1.0
@@ -290,11 +351,16 @@ def _play_back(
     shortest = np.diff(starts, prepend=0, append=len(steps)).min()
     if not _FRAMES[0] <= len(steps) <= _FRAMES[1] or shortest < _SHORTEST_PHASE:
         return None
-    upper, weight = np.minimum(lower + 1, len(states) - 1), (steps - lower)[:, None]
-    return Performance((1 - weight) * states[lower] + weight * states[upper], tuple(starts.tolist()))
+    upper = np.minimum(lower + 1, len(states) - 1)
+    weight = (steps - lower)[:, None]
+    return Performance(
+        (1 - weight) * states[lower] + weight * states[upper], tuple(starts.tolist())
+    )
 
 
-def _add_wait(episode: Performance, idle_states: NDArray[np.float64], rng: np.random.Generator) -> Performance:
+def _add_wait(
+    episode: Performance, idle_states: NDArray[np.float64], rng: np.random.Generator
+) -> Performance:
     """Put idle states before an episode so that they make up a random fraction of the video."""
     fraction = rng.uniform(*_WAIT)
     wait = round(fraction / (1 - fraction) * len(episode.states))
@@ -312,10 +378,12 @@ def _import_simulator() -> tuple[Any, Any, Any]:
         from metaworld.policies import ENV_POLICY_MAP
     except ModuleNotFoundError as error:
         raise DatasetError(
-            f"Meta-World needs {error.name}, which is not installed. Run pip install 'byov-egoexo[metaworld]'."
+            f"Meta-World needs {error.name}, which is not installed. Run pip install "
+            "'byov-egoexo[metaworld]'."
         ) from None
     except (AttributeError, ImportError, OSError) as error:
         raise DatasetError(
-            f"MuJoCo found no {os.environ['MUJOCO_GL']} library ({error}). Run apt-get install libosmesa6."
+            f"MuJoCo found no {os.environ['MUJOCO_GL']} library ({error}). Run apt-get install "
+            "libosmesa6."
         ) from None
     return ALL_V3_ENVIRONMENTS_GOAL_OBSERVABLE, ENV_POLICY_MAP, mujoco

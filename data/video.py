@@ -1,7 +1,8 @@
 """Video decoder that yields all frames of a file or segment in display order, as RGB.
 
-Frame counts in headers are unreliable, so frame t is defined as the t-th decoded frame. To read a segment, the decoder
-seeks to an earlier keyframe if the format stores the time of every frame; otherwise it decodes from the beginning.
+Frame counts in headers are unreliable, so frame t is defined as the t-th decoded frame. To read a
+segment, the decoder seeks to an earlier keyframe if the format stores the time of every frame;
+otherwise it decodes from the beginning.
 """
 
 import math
@@ -29,23 +30,38 @@ OnDamage = Literal["error", "keep"]
 MAX_PIXELS = 70_000_000  # per frame: twice 8K, or 210 MB as RGB; FFmpeg buffers several frames
 BLOCK_BYTES = 8 << 20
 BLOCK_FRAMES = 16
-DECODER = f"PyAV {av.__version__}, libavcodec {'.'.join(map(str, av.library_versions['libavcodec']))}"
-# FFmpeg detects the format from the content, so a playlist renamed to x.mp4 could make it open other files and URLs.
-# Only formats that contain their own data are allowed, and only from disk.
+DECODER = (
+    f"PyAV {av.__version__}, libavcodec {'.'.join(map(str, av.library_versions['libavcodec']))}"
+)
+# FFmpeg detects the format from the content, so a playlist renamed to x.mp4 could make it open
+# other files and URLs. Only formats that contain their own data are allowed, and only from disk.
 _OPEN_OPTIONS = {
     "protocol_whitelist": "file",
-    "format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,asf,ogg,ivf,mxf,nut,rm,dv,"
+    "format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,asf,"
+    "ogg,ivf,mxf,nut,rm,dv,"
     "h264,hevc,av1,mjpeg,gif,yuv4mpegpipe,wav,mp3,flac,aac",
 }
-# These formats store frames in coding order without display times, and FFmpeg's guesses are wrong for B-frames.
+# These formats store frames in coding order without display times, and FFmpeg's guesses are wrong
+# for B-frames.
 _FORMATS_WITHOUT_PTS = {"avi", "mpegvideo"}
-# Formats whose header states the duration. For other formats FFmpeg estimates it, even if the file is truncated.
-_FORMATS_WITH_DURATION = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "avi", "flv", "asf", "mxf", "ivf"}
+# Formats whose header states the duration. For other formats FFmpeg estimates it, even if the file
+# is truncated.
+_FORMATS_WITH_DURATION = {
+    "mov,mp4,m4a,3gp,3g2,mj2",
+    "matroska,webm",
+    "avi",
+    "flv",
+    "asf",
+    "mxf",
+    "ivf",
+}
 # Formats with a keyframe index and exact display times.
 _SEEKABLE_FORMATS = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"}
-_SEEK_MARGIN_SECONDS = 1.0  # start this long before a segment: frames shown before a keyframe may need earlier ones
+# Start this long before a segment: frames shown before a keyframe may need earlier ones.
+_SEEK_MARGIN_SECONDS = 1.0
 _TOLERANCE_SECONDS = 0.001  # Matroska rounds times to milliseconds
-_MAX_PIXEL_ASPECT = 10  # broadcast formats are between 0.7 and 2; values far outside come from broken headers
+# Broadcast formats are between 0.7 and 2; values far outside come from broken headers.
+_MAX_PIXEL_ASPECT = 10
 
 
 @dataclass(frozen=True)
@@ -69,28 +85,38 @@ class FrameBlock:
     """Consecutive frames of the same size."""
 
     pixels: NDArray[np.uint8]  # RGB, (T, H, W, 3)
-    pts_seconds: NDArray[np.float64]  # (T,) presentation times, relative to the first frame of the video
+    # (T,) presentation times, relative to the first frame of the video.
+    pts_seconds: NDArray[np.float64]
 
 
 class FrameReader:
     """Single-pass video reader. Its attributes are final once all frames have been read."""
 
     def __init__(
-        self, path: Path, *, segment: FileSegment = WHOLE_FILE, threads: int = 1, policy: DecodingPolicy = STRICT
+        self,
+        path: Path,
+        *,
+        segment: FileSegment = WHOLE_FILE,
+        threads: int = 1,
+        policy: DecodingPolicy = STRICT,
     ) -> None:
         self.path = path
         self.fps = 0.0  # average frame rate; 0 if unknown
-        self.pixel_aspect = 1.0  # width / height of a displayed pixel; valid from the first block on
+        # Width / height of a displayed pixel; valid from the first block on.
+        self.pixel_aspect = 1.0
         self.truncated = False
         self.corrupt_frames = 0  # number of frames that FFmpeg marked as corrupt
         self._segment = segment
         self._source = f"{path}{segment.fragment}"
-        # On errors, multi-threaded decoders drop frames in flight, so the result would depend on the thread count.
+        # On errors, multi-threaded decoders drop frames in flight, so the result would depend on
+        # the thread count.
         self._threads = 1 if policy.on_truncated == "keep" else threads
         self._policy = policy
 
     def blocks(self) -> Iterator[FrameBlock]:
-        """Yield the frames in blocks of at most BLOCK_FRAMES frames and BLOCK_BYTES bytes (but at least one frame)."""
+        """Yield the frames in blocks of at most BLOCK_FRAMES frames and BLOCK_BYTES bytes (but at
+        least one frame).
+        """
         buffer = np.empty((0, 0, 0, 3), np.uint8)
         times: list[float] = []
         for image, time in self.images():
@@ -98,7 +124,8 @@ class FrameReader:
                 if times:
                     yield FrameBlock(buffer[: len(times)], np.array(times))
                 capacity = max(1, min(BLOCK_FRAMES, BLOCK_BYTES // image.nbytes))
-                buffer, times = np.empty((capacity, *image.shape), np.uint8), []
+                buffer = np.empty((capacity, *image.shape), np.uint8)
+                times = []
             buffer[len(times)] = image
             times.append(time)
         if times:
@@ -108,20 +135,29 @@ class FrameReader:
         """Yield upright RGB images `(H, W, 3)` and their times in seconds from the first image."""
         reformatter = VideoReformatter()
         packet_times: deque[float] = deque()
-        rotation, mirrored, turns = None, False, 0
+        rotation = None
+        mirrored = False
+        turns = 0
         start, end = self._range_seconds()
-        count, seconds, offset = 0, 0.0, 0.0  # images so far; times of the current frame and of the first image
+        # images so far; times of the current frame and of the first image
+        count = 0
+        seconds = 0.0
+        offset = 0.0
         with open_video(self.path) as (container, stream):
             if stream.width * stream.height > self._policy.max_pixels:
                 raise VideoError(
-                    f"{self._source}: frames of {stream.width} x {stream.height} pixels exceed the limit of "
+                    f"{self._source}: frames of {stream.width} x {stream.height} pixels exceed the "
+                    "limit of "
                     f"{self._policy.max_pixels:,}. Downscale the video or raise --max-pixels."
                 )
-            stream.codec_context.options = {"max_pixels": str(self._policy.max_pixels)}  # applies to size changes, too
+            # Applies to size changes, too.
+            stream.codec_context.options = {"max_pixels": str(self._policy.max_pixels)}
             stream.codec_context.thread_count = self._threads
             stream.codec_context.thread_type = "AUTO"
             self.fps = _frame_rate(stream)
-            seek = seek and start > _SEEK_MARGIN_SECONDS and container.format.name in _SEEKABLE_FORMATS
+            seek = (
+                seek and start > _SEEK_MARGIN_SECONDS and container.format.name in _SEEKABLE_FORMATS
+            )
             first_time = _seek(container, stream, start - _SEEK_MARGIN_SECONDS) if seek else None
             if seek and first_time is None:
                 yield from self.images(seek=False)
@@ -129,7 +165,8 @@ class FrameReader:
             for index, frame in enumerate(self._frames(container, stream, packet_times)):
                 if packet_times:
                     time = packet_times.popleft()
-                elif frame.pts is not None and stream.time_base:  # frame.time is not set for the last frames
+                # frame.time is not set for the last frames.
+                elif frame.pts is not None and stream.time_base:
                     time = float(frame.pts * stream.time_base)
                 else:
                     time = index / (self.fps or 1)
@@ -145,12 +182,17 @@ class FrameReader:
                 self.corrupt_frames += frame.is_corrupt
                 if frame.is_corrupt and self._policy.on_corrupt == "error":
                     raise VideoError(
-                        f"{self._source}: FFmpeg marks frame {count} as corrupt. Get a clean copy, or use the frame "
+                        f"{self._source}: FFmpeg marks frame {count} as corrupt. Get a clean copy, "
+                        "or use the frame "
                         "anyway with --on-corrupt keep."
                     )
-                image = np.asarray(reformatter.reformat(frame, format="rgb24", threads=1).to_ndarray(), dtype=np.uint8)
+                image = np.asarray(
+                    reformatter.reformat(frame, format="rgb24", threads=1).to_ndarray(),
+                    dtype=np.uint8,
+                )
                 if frame.rotation != rotation:
-                    rotation, (mirrored, turns) = frame.rotation, _orientation(frame)
+                    rotation = frame.rotation
+                    (mirrored, turns) = _orientation(frame)
                 if count == 0:
                     offset = seconds
                     aspect = float(stream.sample_aspect_ratio or 1)
@@ -158,10 +200,13 @@ class FrameReader:
                         self.pixel_aspect = 1 / aspect if turns % 2 else aspect
                 count += 1
                 image = image[:, ::-1] if mirrored else image
-                # Round, because 1.3 - 1.2 < 0.1 in floating point: an event at 0.1 would come one frame late.
+                # Round, because 1.3 - 1.2 < 0.1 in floating point: an event at 0.1 would come one
+                # frame late.
                 seconds_in_segment = round(seconds - offset, 9) if offset else seconds
                 yield np.rot90(image, turns) if turns else image, seconds_in_segment
-        problem = _outside(self._segment._replace(start=start, end=end, unit="s"), 0, seconds, self.fps)
+        problem = _outside(
+            self._segment._replace(start=start, end=end, unit="s"), 0, seconds, self.fps
+        )
         if not count or (problem and not self.truncated):
             raise VideoError(f"{self._source}: {problem or 'no frame in this segment'}")
 
@@ -171,17 +216,31 @@ class FrameReader:
         if unit == "s":
             return start, end
         with open_video(self.path) as (container, stream):
-            packets = (packet for packet in container.demux(stream) if packet.size and not packet.is_discard)
-            times = _frame_seconds([_packet_time(container, packet) for packet in packets], _frame_rate(stream))
+            packets = (
+                packet
+                for packet in container.demux(stream)
+                if packet.size and not packet.is_discard
+            )
+            times = _frame_seconds(
+                [_packet_time(container, packet) for packet in packets], _frame_rate(stream)
+            )
         if problem := _outside(self._segment, len(times), 0.0, 0.0):
             raise VideoError(f"{self._source}: {problem}")
         return float(times[int(start)]), float(times[int(end)]) if end < len(times) else math.inf
 
     def _frames(
-        self, container: av.container.InputContainer, stream: av.VideoStream, packet_times: deque[float]
+        self,
+        container: av.container.InputContainer,
+        stream: av.VideoStream,
+        packet_times: deque[float],
     ) -> Iterator[av.VideoFrame]:
-        """Yield decoded frames. For formats without display times, append packet times in file order to the deque."""
-        frames, end_seconds, problem = 0, 0.0, ""
+        """Yield decoded frames.
+
+        For formats without display times, append packet times in file order to the deque.
+        """
+        frames = 0
+        end_seconds = 0.0
+        problem = ""
         try:
             for packet in container.demux(stream):
                 if not packet.size:
@@ -196,7 +255,8 @@ class FrameReader:
                     frames += 1
                     yield frame
             problem = problem or _missing_seconds(container, stream, end_seconds)
-            # In a truncated file, a lost B-frame may precede the frames that are still in the decoder.
+            # In a truncated file, a lost B-frame may precede the frames that are still in the
+            # decoder.
             if not (problem and stream.codec_context.has_b_frames):
                 for frame in stream.decode(None):
                     frames += 1
@@ -205,7 +265,8 @@ class FrameReader:
             problem = problem or str(error.strerror)
         if problem and self._policy.on_truncated == "error":
             raise VideoError(
-                f"{self._source}: truncated after {pluralize(frames, 'frame')} ({problem}). Get a complete copy, or "
+                f"{self._source}: truncated after {pluralize(frames, 'frame')} ({problem}). Get a "
+                "complete copy, or "
                 "use the frames before the cut with --on-truncated keep."
             )
         if not frames:
@@ -228,9 +289,12 @@ class Probe:
 def probe(path: Path, segment: FileSegment = WHOLE_FILE) -> Probe:
     """Inspect a video by counting packets and decoding only the first frame."""
     with open_video(path) as (container, stream):
-        turns, width, height = None, stream.width, stream.height
+        turns = None
+        width = stream.width
+        height = stream.height
         times: list[float] = []
-        end_seconds, truncation = 0.0, ""
+        end_seconds = 0.0
+        truncation = ""
         try:
             for packet in container.demux(stream):
                 if packet.size:
@@ -240,12 +304,16 @@ def probe(path: Path, segment: FileSegment = WHOLE_FILE) -> Probe:
                         truncation = "incomplete packet"
                 if turns is None:
                     for frame in packet.decode():
-                        (_, turns), width, height = _orientation(frame), frame.width, frame.height
+                        (_, turns) = _orientation(frame)
+                        width = frame.width
+                        height = frame.height
         except av.error.FFmpegError as error:
             truncation = str(error.strerror)
         if turns in (1, 3):
             width, height = height, width
-        fps, start, end = _frame_rate(stream), segment.start, segment.end
+        fps = _frame_rate(stream)
+        start = segment.start
+        end = segment.end
         seconds = _frame_seconds(times, fps)
         if times:
             truncation = truncation or _outside(segment, len(seconds), float(seconds[-1]), fps)
@@ -257,7 +325,9 @@ def probe(path: Path, segment: FileSegment = WHOLE_FILE) -> Probe:
 
 
 def estimated_frames(path: Path, segment: FileSegment = WHOLE_FILE) -> int | None:
-    """Estimate the frame count from the header; return None if it is unknown or the file cannot be opened."""
+    """Estimate the frame count from the header; return None if it is unknown or the file cannot be
+    opened.
+    """
     with suppress(VideoError), open_video(path) as (container, stream):
         rate = _frame_rate(stream)
         frames = stream.frames or (container.duration or 0) / av.time_base * rate
@@ -272,22 +342,32 @@ def estimated_frames(path: Path, segment: FileSegment = WHOLE_FILE) -> int | Non
 def open_video(path: Path) -> Iterator[tuple[av.container.InputContainer, av.VideoStream]]:
     """Open a video file and select its first video stream, ignoring cover images."""
     try:
-        container = av.open(str(path.absolute()), "r", options=_OPEN_OPTIONS, metadata_errors="replace")
+        container = av.open(
+            str(path.absolute()), "r", options=_OPEN_OPTIONS, metadata_errors="replace"
+        )
     except FileNotFoundError:
         raise VideoError(f"{path}: no such file") from None
     except (av.error.FFmpegError, OSError) as error:
         if path.is_file() and not path.stat().st_size:
             raise VideoError(f"{path}: empty file. Copy it again.") from error
         raise VideoError(
-            f"{path}: FFmpeg cannot open this file as a video ({error.strerror}). It may be truncated, or a recording "
+            f"{path}: FFmpeg cannot open this file as a video ({error.strerror}). It may be "
+            "truncated, or a recording "
             "that was never finalized."
         ) from error
     with container:
-        streams = [stream for stream in container.streams.video if not stream.disposition & Disposition.attached_pic]
+        streams = [
+            stream
+            for stream in container.streams.video
+            if not stream.disposition & Disposition.attached_pic
+        ]
         if not streams:
             raise VideoError(f"{path}: no video stream")
         if streams[0].codec_context is None:
-            raise VideoError(f"{path}: this build of FFmpeg has no decoder for its codec. Convert the video to H.264.")
+            raise VideoError(
+                f"{path}: this build of FFmpeg has no decoder for its codec. Convert the video to "
+                "H.264."
+            )
         yield container, streams[0]
 
 
@@ -295,13 +375,17 @@ def _frame_rate(stream: av.VideoStream) -> float:
     return float(stream.average_rate or stream.guessed_rate or 0)
 
 
-def _packet_time(container: av.container.InputContainer, packet: "av.Packet[av.VideoStream]") -> float:
+def _packet_time(
+    container: av.container.InputContainer, packet: "av.Packet[av.VideoStream]"
+) -> float:
     stamp = packet.dts if container.format.name in _FORMATS_WITHOUT_PTS else packet.pts
     return math.nan if stamp is None else float(stamp * packet.time_base)
 
 
 def _frame_seconds(times: Sequence[float], fps: float) -> NDArray[np.float64]:
-    """Return sorted frame times relative to the first; assume a constant frame rate if a packet time is NaN."""
+    """Return sorted frame times relative to the first; assume a constant frame rate if a packet
+    time is NaN.
+    """
     seconds = np.sort(np.array(times, dtype=np.float64))
     if np.isnan(seconds).any():
         return np.arange(len(times)) / (fps or 1)
@@ -315,13 +399,19 @@ def _outside(segment: FileSegment, frames: int, last_seconds: float, fps: float)
     # An end computed from a frame count may be off by one frame.
     last = frames if unit == "f" else last_seconds + (max(2 / fps, 0.1) if fps else 0.1)
     if end > last or (unit == "f" and start == frames):
-        length = pluralize(frames, "frame") if unit == "f" else f"its last frame at {last_seconds:.2f} s"
+        length = (
+            pluralize(frames, "frame") if unit == "f" else f"its last frame at {last_seconds:.2f} s"
+        )
         return f"the file has {length}, but the segment ends at {end:g} {unit}"
     return ""
 
 
-def _seek(container: av.container.InputContainer, stream: av.VideoStream, seconds: float) -> float | None:
-    """Seek to a keyframe within `seconds` of the first frame; return the first frame's time, or None on failure."""
+def _seek(
+    container: av.container.InputContainer, stream: av.VideoStream, seconds: float
+) -> float | None:
+    """Seek to a keyframe within `seconds` of the first frame; return the first frame's time, or
+    None on failure.
+    """
     try:
         first_time = next(container.decode(stream)).time
         if first_time is None or stream.time_base is None:
@@ -337,8 +427,12 @@ def _packet_end(packet: "av.Packet[av.VideoStream]") -> float:
     return 0.0 if stamp is None else float((stamp + (packet.duration or 0)) * packet.time_base)
 
 
-def _missing_seconds(container: av.container.InputContainer, stream: av.VideoStream, end_seconds: float) -> str:
-    """Describe how much of the duration in the header is missing at the end of the file; "" if nothing is."""
+def _missing_seconds(
+    container: av.container.InputContainer, stream: av.VideoStream, end_seconds: float
+) -> str:
+    """Describe how much of the duration in the header is missing at the end of the file; "" if
+    nothing is.
+    """
     if container.format.name not in _FORMATS_WITH_DURATION:
         return ""
     if stream.duration is not None and stream.time_base:
@@ -346,7 +440,8 @@ def _missing_seconds(container: av.container.InputContainer, stream: av.VideoStr
     elif "DURATION" in stream.metadata:  # Matroska: "00:01:23.456000000"
         hours, minutes, seconds = stream.metadata["DURATION"].split(":")
         declared = 3600 * int(hours) + 60 * int(minutes) + float(seconds)
-    elif container.duration is not None and len(container.streams) == 1:  # duration of the longest stream
+    # Duration of the longest stream.
+    elif container.duration is not None and len(container.streams) == 1:
         declared = container.duration / av.time_base
     else:
         return ""
@@ -358,9 +453,11 @@ def _missing_seconds(container: av.container.InputContainer, stream: av.VideoStr
 
 
 def _orientation(frame: av.VideoFrame) -> tuple[bool, int]:
-    """Return whether to mirror a frame, and how many counterclockwise quarter turns to rotate it by afterwards.
+    """Return whether to mirror a frame, and how many counterclockwise quarter turns to rotate it by
+    afterwards.
 
-    Call it only when the rotation changes: a frame whose side data was accessed is freed only by the garbage collector.
+    Call it only when the rotation changes: a frame whose side data was accessed is freed only by
+    the garbage collector.
     """
     turns = round(frame.rotation / 90)
     try:

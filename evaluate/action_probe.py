@@ -12,14 +12,17 @@ def video_means(frames: Frames) -> NDArray[np.float64]:
     """Return (V, D) mean embeddings, one per video."""
     ends = frames.starts + frames.lengths
     bounds = zip(frames.starts, ends, strict=True)
-    return np.stack([frames.embeddings[start:end].mean(axis=0, dtype=np.float64) for start, end in bounds])
+    return np.stack(
+        [frames.embeddings[start:end].mean(axis=0, dtype=np.float64) for start, end in bounds]
+    )
 
 
 def action_map(train: Frames, test: Frames) -> dict[str, float | Missing]:
     """Compute the mean average precision of a linear probe on mean video embeddings.
 
-    The probe is ridge regression from standardized embeddings to 0/1 targets. The penalty is chosen by leave-one-out
-    cross-validation on the training videos. Classes without a positive test video are excluded from the mean.
+    The probe is ridge regression from standardized embeddings to 0/1 targets. The penalty is chosen
+    by leave-one-out cross-validation on the training videos. Classes without a positive test video
+    are excluded from the mean.
 
     Args:
         train: Training videos with `actions`.
@@ -31,7 +34,9 @@ def action_map(train: Frames, test: Frames) -> dict[str, float | Missing]:
     scores: dict[str, float | Missing] = {}
     for setting in SETTINGS:
         train_view, test_view = VIEWS[setting]
-        missing = missing_view(train.is_ego, train_view, "training") or missing_view(test.is_ego, test_view, "test")
+        missing = missing_view(train.is_ego, train_view, "training") or missing_view(
+            test.is_ego, test_view, "test"
+        )
         scores[setting] = missing or _probe_map(train.of_view(train_view), test.of_view(test_view))
     return scores
 
@@ -52,4 +57,6 @@ def _probe_map(train: Frames, test: Frames) -> float | Missing:
     probe = make_pipeline(StandardScaler(), RidgeCV(PENALTIES))
     probe.fit(video_means(train), train.actions.astype(np.float64))
     predicted = probe.predict(video_means(test)).reshape(test.actions.shape)
-    return float(average_precision_score(test.actions[:, classes], predicted[:, classes], average="macro"))
+    return float(
+        average_precision_score(test.actions[:, classes], predicted[:, classes], average="macro")
+    )

@@ -1,4 +1,6 @@
-"""Phase classification: weighted F1 of a support vector classifier on single frames, also in the few-shot setting."""
+"""Phase classification: weighted F1 of a support vector classifier on single frames, also in the
+few-shot setting.
+"""
 
 import warnings
 from collections.abc import Sequence
@@ -19,17 +21,19 @@ if TYPE_CHECKING:  # scikit-learn takes a second to import
 
 
 def phase_f1(train: Frames, test: Frames) -> dict[str, float | Missing]:
-    """Compute the weighted F1 of an RBF support vector classifier with scikit-learn's defaults on raw embeddings.
+    """Compute the weighted F1 of an RBF support vector classifier with scikit-learn's defaults on
+    raw embeddings.
 
-    F1 = sum over phases p of (n_p / n) * 2 TP_p / (2 TP_p + FP_p + FN_p), where n_p of n test frames are in phase p.
+    F1 = sum over phases p of (n_p / n) * 2 TP_p / (2 TP_p + FP_p + FN_p), where n_p of n test
+    frames are in phase p.
 
     Args:
         train: Labeled frames to fit.
         test: Labeled frames to score.
 
     Returns:
-        Dict mapping each setting to its F1. "regular" fits and scores on both views, "ego2exo" fits on ego videos and
-        scores on exo videos, and "exo2ego" does the reverse.
+        Dict mapping each setting to its F1. "regular" fits and scores on both views, "ego2exo" fits
+        on ego videos and scores on exo videos, and "exo2ego" does the reverse.
 
     Example:
         >>> x = np.array([[0.0], [0.1], [1.0], [1.1]], np.float32)
@@ -47,7 +51,9 @@ def phase_f1(train: Frames, test: Frames) -> dict[str, float | Missing]:
             scores[setting] = predicted
         else:
             true = test.of_view(VIEWS[setting][1]).phases
-            scores[setting] = float(f1_score(true, predicted, average="weighted", zero_division=0.0))
+            scores[setting] = float(
+                f1_score(true, predicted, average="weighted", zero_division=0.0)
+            )
     return scores
 
 
@@ -68,7 +74,10 @@ def predict_phases(train: Frames, test: Frames) -> dict[str, NDArray[np.int64] |
 
 @lru_cache(maxsize=1)
 def fit_classifiers(train: Frames) -> "dict[str, PhaseClassifier | Missing]":
-    """Fit one classifier per setting. The last result is cached because all protocols use the same classifiers."""
+    """Fit one classifier per setting.
+
+    The last result is cached because all protocols use the same classifiers.
+    """
     return {setting: _fit(train, VIEWS[setting][0]) for setting in SETTINGS}
 
 
@@ -80,26 +89,36 @@ def _fit(train: Frames, view: bool | None) -> "PhaseClassifier | Missing":
     fitted = train.of_view(view)
     if (fitted.phases == fitted.phases[0]).all():
         return Missing(f"only phase {fitted.phases[0]} in the training videos")
-    # Fit in double precision: in single precision, F1 with scikit-learn-intelex differs from scikit-learn's by 1e-3.
+    # Fit in double precision: in single precision, F1 with scikit-learn-intelex differs from
+    # scikit-learn's by 1e-3.
     embeddings = fitted.embeddings.astype(np.float64)
-    gamma = 1 / (embeddings.shape[1] * (embeddings.var() or 1 / embeddings.shape[1]))  # scikit-learn's default
+    # scikit-learn's default.
+    gamma = 1 / (embeddings.shape[1] * (embeddings.var() or 1 / embeddings.shape[1]))
     svc = new_svc(gamma).fit(embeddings, fitted.phases)
     is_of_phase = [fitted.phases[svc.support_] == phase for phase in svc.classes_]
-    vectors = [(embeddings[svc.support_[chosen]], svc.dual_coef_[:, chosen].T) for chosen in is_of_phase]
+    vectors = [
+        (embeddings[svc.support_[chosen]], svc.dual_coef_[:, chosen].T) for chosen in is_of_phase
+    ]
     sign = -1 if len(vectors) == 2 else 1  # SVC flips the sign for two classes
-    return PhaseClassifier(svc.classes_, gamma, [(v, sign * c) for v, c in vectors], sign * svc.intercept_)
+    return PhaseClassifier(
+        svc.classes_, gamma, [(v, sign * c) for v, c in vectors], sign * svc.intercept_
+    )
 
 
 def svm_solver() -> str:
-    """Return the package that fits the classifier: scikit-learn-intelex if it is installed, else scikit-learn.
+    """Return the package that fits the classifier: scikit-learn-intelex if it is installed, else
+    scikit-learn.
 
-    scikit-learn-intelex is several times faster if most frames are support vectors; 1 in 5,000 predictions differs.
+    scikit-learn-intelex is several times faster if most frames are support vectors; 1 in 5,000
+    predictions differs.
     """
     return "scikit-learn-intelex" if find_spec("sklearnex") else "scikit-learn"
 
 
 def new_svc(gamma: float) -> "SVC":
-    """Return an unfitted RBF `SVC` from the package that `svm_solver` returns, with scikit-learn's defaults."""
+    """Return an unfitted RBF `SVC` from the package that `svm_solver` returns, with scikit-learn's
+    defaults.
+    """
     if svm_solver() == "scikit-learn":
         import sklearn.svm
 
@@ -107,7 +126,8 @@ def new_svc(gamma: float) -> "SVC":
     import daal4py
     import sklearnex.svm
 
-    # Use one thread, because the results depend on the number of threads. n_jobs works only in the main thread.
+    # Use one thread, because the results depend on the number of threads. n_jobs works only in the
+    # main thread.
     daal4py.daalinit(1)
     warnings.filterwarnings("ignore", "'Threading' parallel backend")
     return sklearnex.svm.SVC(gamma=gamma, n_jobs=1)
@@ -115,15 +135,17 @@ def new_svc(gamma: float) -> "SVC":
 
 @dataclass(frozen=True)
 class PhaseClassifier:
-    """Fitted SVC that predicts like libsvm: each pair of phases casts a vote, and the first phase wins ties.
+    """Fitted SVC that predicts like libsvm: each pair of phases casts a vote, and the first phase
+    wins ties.
 
-    `SVC.predict` is slower than fitting, and in scikit-learn-intelex 2026.2 its predictions are wrong for some numbers
-    of support vectors, such as 258.
+    `SVC.predict` is slower than fitting, and in scikit-learn-intelex 2026.2 its predictions are
+    wrong for some numbers of support vectors, such as 258.
     """
 
     phases: NDArray[np.int64]  # (P,)
     gamma: float
-    vectors: list[tuple[NDArray[np.float64], NDArray[np.float64]]]  # per phase: (S, D), and (S, P - 1) coefficients
+    # Per phase: (S, D), and (S, P - 1) coefficients.
+    vectors: list[tuple[NDArray[np.float64], NDArray[np.float64]]]
     intercepts: NDArray[np.float64]  # one per pair of phases
 
     def predict(self, embeddings: NDArray[np.float32]) -> NDArray[np.int64]:
@@ -133,8 +155,13 @@ class PhaseClassifier:
         pairs = list(combinations(range(len(self.phases)), 2))
         step = max(1, BLOCK_ELEMENTS // sum(len(vectors) for vectors, _ in self.vectors))
         predicted = []
-        for block in (embeddings[start : start + step] for start in range(0, len(embeddings), step)):
-            sums = [rbf_kernel(block.astype(np.float64), vectors, self.gamma) @ c for vectors, c in self.vectors]
+        for block in (
+            embeddings[start : start + step] for start in range(0, len(embeddings), step)
+        ):
+            sums = [
+                rbf_kernel(block.astype(np.float64), vectors, self.gamma) @ c
+                for vectors, c in self.vectors
+            ]
             votes = np.zeros((len(block), len(self.phases)), np.int64)
             for (one, other), intercept in zip(pairs, self.intercepts, strict=True):
                 is_one = sums[one][:, other - 1] + sums[other][:, one] + intercept > 0
@@ -144,13 +171,15 @@ class PhaseClassifier:
 
 
 def weighted_f1(confusion: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute weighted F1 from (..., P, P) confusion matrices with true phases as rows; NaN if there are no frames.
+    """Compute weighted F1 from (..., P, P) confusion matrices with true phases as rows; NaN if
+    there are no frames.
 
     >>> float(weighted_f1(np.array([[3.0, 1.0], [0.0, 4.0]])).round(4))
     0.873
     """
     hits = np.diagonal(confusion, axis1=-2, axis2=-1)
-    true, predicted = confusion.sum(axis=-1), confusion.sum(axis=-2)
+    true = confusion.sum(axis=-1)
+    predicted = confusion.sum(axis=-2)
     f1 = 2 * hits / np.maximum(true + predicted, 1)
     with np.errstate(invalid="ignore"):
         scores: NDArray[np.float64] = (f1 * true).sum(axis=-1) / true.sum(axis=-1)
@@ -160,28 +189,34 @@ def weighted_f1(confusion: NDArray[np.float64]) -> NDArray[np.float64]:
 def few_shot_f1(
     train: Frames, test: Frames, *, fractions: Sequence[float] = (0.1, 0.5, 1.0), seed: int = 0
 ) -> dict[float, dict[str, Score]]:
-    """Compute the mean `phase_f1` of classifiers fitted on disjoint random subsets of the training videos.
+    """Compute the mean `phase_f1` of classifiers fitted on disjoint random subsets of the training
+    videos.
 
     Args:
         train: Labeled training frames.
         test: Labeled frames to score.
-        fractions: Sizes of the subsets as fractions of the training videos. Defaults from the paper's appendix.
+        fractions: Sizes of the subsets as fractions of the training videos. Defaults from the
+            paper's appendix.
         seed: Random seed for drawing the subsets.
 
     Returns:
-        Nested dict mapping fraction and setting to the mean and sample standard deviation over the subsets.
+        Nested dict mapping fraction and setting to the mean and sample standard deviation over the
+        subsets.
     """
     scores = {}
     for fraction in fractions:
         sets = draw_videos(train.is_ego, fraction, seed)
         draws = [train] if fraction == 1 else [train.select(videos) for videos in sets]
         f1 = [phase_f1(draw, test) for draw in draws]
-        scores[fraction] = {setting: _summarize([draw[setting] for draw in f1]) for setting in SETTINGS}
+        scores[fraction] = {
+            setting: _summarize([draw[setting] for draw in f1]) for setting in SETTINGS
+        }
     return scores
 
 
 def draw_videos(is_ego: NDArray[np.bool_], fraction: float, seed: int) -> list[NDArray[np.int64]]:
-    """Draw as many disjoint subsets as possible, each with about this fraction of the videos, as sorted indices.
+    """Draw as many disjoint subsets as possible, each with about this fraction of the videos, as
+    sorted indices.
 
     Each view is split separately, so a view with at least one video per subset is in every subset.
 
@@ -194,9 +229,16 @@ def draw_videos(is_ego: NDArray[np.bool_], fraction: float, seed: int) -> list[N
     random = np.random.default_rng(seed)
     shuffled = [random.permutation(np.flatnonzero(is_ego == view)) for view in (True, False)]
     draws = int(1 / fraction + 1e-9)
-    cuts = [[int(fraction * len(videos) * draw + 0.5) for draw in range(draws + 1)] for videos in shuffled]
+    cuts = [
+        [int(fraction * len(videos) * draw + 0.5) for draw in range(draws + 1)]
+        for videos in shuffled
+    ]
     sets = [
-        np.sort(np.concatenate([videos[at[draw] : at[draw + 1]] for videos, at in zip(shuffled, cuts, strict=True)]))
+        np.sort(
+            np.concatenate(
+                [videos[at[draw] : at[draw + 1]] for videos, at in zip(shuffled, cuts, strict=True)]
+            )
+        )
         for draw in range(draws)
     ]
     return [videos for videos in sets if len(videos)]

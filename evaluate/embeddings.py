@@ -1,4 +1,7 @@
-"""Readers for frame embeddings from a run, cached features or normalized time. None of them runs a model."""
+"""Readers for frame embeddings from a run, cached features or normalized time.
+
+None of them runs a model.
+"""
 
 import hashlib
 import re
@@ -10,12 +13,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from byov.cache.embeddings import EMBED_AGAIN, EmbeddingProvenance, check_current, check_training_data
+from byov.cache.embeddings import (
+    EMBED_AGAIN,
+    EmbeddingProvenance,
+    check_current,
+    check_training_data,
+)
 from byov.cache.features import Header, check_same_identity, read_header, standardize, video_header
 from byov.cache.hdf5 import read_array
 from byov.cache.layout import cached_files, check_name, manifest_path, video_path
 from byov.cache.manifest import Manifest, load_manifest
-from byov.cache.runs import check_model, embedding_path, embeddings_folder, is_training, read_run, unfinished_text
+from byov.cache.runs import (
+    check_model,
+    embedding_path,
+    embeddings_folder,
+    is_training,
+    read_run,
+    unfinished_text,
+)
 from byov.errors import EvaluationError
 from byov.evaluate.frames import Frames
 from byov.evaluate.online import mean_phase_starts, reference_progress
@@ -26,7 +41,9 @@ from byov.records import UNLABELED
 
 
 class EmbeddingReader(ABC):
-    """Base class for readers, which concatenate the embeddings of a dataset's videos into `Frames`."""
+    """Base class for readers, which concatenate the embeddings of a dataset's videos into
+    `Frames`.
+    """
 
     name: str  # name of the table row
     kind: Kind
@@ -52,15 +69,31 @@ class EmbeddingReader(ABC):
         return ()
 
     def frames(
-        self, split: str, protocol: Protocol = "standard", progress: Progress = NO_PROGRESS, *, means: bool = False
+        self,
+        split: str,
+        protocol: Protocol = "standard",
+        progress: Progress = NO_PROGRESS,
+        *,
+        means: bool = False,
     ) -> Frames:
-        """Read all frames of a split or, if `means` is True, only the mean embedding of each video to save memory."""
-        return self.frames_of(segments(self.manifest, split, protocol), split, progress, means=means)
+        """Read all frames of a split or, if `means` is True, only the mean embedding of each video
+        to save memory.
+        """
+        return self.frames_of(
+            segments(self.manifest, split, protocol), split, progress, means=means
+        )
 
     def frames_of(
-        self, wanted: Sequence[Segment], split: str, progress: Progress = NO_PROGRESS, *, means: bool = False
+        self,
+        wanted: Sequence[Segment],
+        split: str,
+        progress: Progress = NO_PROGRESS,
+        *,
+        means: bool = False,
     ) -> Frames:
-        """Read all frames of the given segments or, if `means` is True, only the mean embedding of each."""
+        """Read all frames of the given segments or, if `means` is True, only the mean embedding of
+        each.
+        """
         self.require_files(wanted, split)
         labels = None if means else _labels(wanted, self.manifest)
         embeddings: list[NDArray[np.float32]] = []
@@ -71,7 +104,9 @@ class EmbeddingReader(ABC):
             embeddings.append(mean.astype(np.float32, copy=False))
         is_trimmed = any(segment.clip for segment in wanted)
         numbers: dict[tuple[str, str], int] = {}
-        recordings = [numbers.setdefault((one.video.view, one.video.id), len(numbers)) for one in wanted]
+        recordings = [
+            numbers.setdefault((one.video.view, one.video.id), len(numbers)) for one in wanted
+        ]
         return Frames(
             np.concatenate(embeddings),
             labels,
@@ -85,11 +120,14 @@ class EmbeddingReader(ABC):
     def require_files(self, wanted: Sequence[Segment], split: str) -> None:
         """Raise EvaluationError if the file of any segment is missing."""
         paths = {segment.name: self.path(segment) for segment in wanted}
-        absent = {name: path for name, path in paths.items() if path is not None and not path.is_file()}
+        absent = {
+            name: path for name, path in paths.items() if path is not None and not path.is_file()
+        }
         if absent:
             name, path = next(iter(absent.items()))
             raise EvaluationError(
-                f"{path.parents[1]}: no embeddings for {len(absent)} of {len(wanted)} {split} videos (first: {name}); "
+                f"{path.parents[1]}: no embeddings for {len(absent)} of {len(wanted)} {split} "
+                f"videos (first: {name}); "
                 f"{self.remedy}"
             )
 
@@ -97,7 +135,9 @@ class EmbeddingReader(ABC):
 class RunEmbeddings(EmbeddingReader):
     """Embeddings in a run folder, from the trained model or from the model at initialization."""
 
-    def __init__(self, runs_dir: Path, features_dir: Path, run: str, *, untrained: bool = False) -> None:
+    def __init__(
+        self, runs_dir: Path, features_dir: Path, run: str, *, untrained: bool = False
+    ) -> None:
         self.run = read_run(runs_dir, run)
         self.untrained = untrained
         self.model_sha256 = self.run.untrained_sha256
@@ -105,9 +145,13 @@ class RunEmbeddings(EmbeddingReader):
             self.model_sha256 = check_model(self.run.folder, self.run.training).sha256
         self.manifest = read_manifest(features_dir, self.run.dataset)
         self._features_dir = features_dir
-        self._training_note = None if untrained else check_training_data(self.run, features_dir, self.manifest)
+        self._training_note = (
+            None if untrained else check_training_data(self.run, features_dir, self.manifest)
+        )
         self._title = row_title(self.run.title, self.run.encoder) if self.run.title else ""
-        self.name = f"Untrained ({run})" if untrained else f"{run}: {self._title}" if self._title else run
+        self.name = (
+            f"Untrained ({run})" if untrained else f"{run}: {self._title}" if self._title else run
+        )
         self.kind = "untrained" if untrained else "run"
         self.remedy = f"create them with byov-train --run {run} --embed-only"
         if is_training(self.run.folder):
@@ -117,17 +161,23 @@ class RunEmbeddings(EmbeddingReader):
         self._features_sha256: dict[tuple[str, str], str] = {}
 
     def check_files(self, split: str, protocol: Protocol = "standard") -> None:
-        """Raise EvaluationError if a video in the split has no embeddings, or StaleError if they are out of date."""
+        """Raise EvaluationError if a video in the split has no embeddings, or StaleError if they
+        are out of date.
+        """
         wanted = segments(self.manifest, split, protocol)
         self.require_files(wanted, split)
         for segment in wanted:
             self.check(segment)
 
     def check(self, segment: Segment) -> EmbeddingProvenance:
-        """Return the provenance of a segment's embeddings; raise StaleError if they are out of date."""
+        """Return the provenance of a segment's embeddings; raise StaleError if they are out of
+        date.
+        """
         path = self.path(segment)
         if path not in self._checked:
-            self._checked[path] = check_current(path, self.run, self._features_dir, self.model_sha256)
+            self._checked[path] = check_current(
+                path, self.run, self._features_dir, self.model_sha256
+            )
         return self._checked[path]
 
     def path(self, segment: Segment) -> Path:
@@ -135,16 +185,26 @@ class RunEmbeddings(EmbeddingReader):
         return embedding_path(folder, segment.video.view, segment.video.id, segment.clip)
 
     def rows(self, segment: Segment) -> NDArray[np.float32]:
-        path, source = self.path(segment), self.check(segment)
+        path = self.path(segment)
+        source = self.check(segment)
         embedding: NDArray[np.float32] = read_array(path, "embedding", remedy=EMBED_AGAIN)
         if len(embedding) != len(segment):
-            raise EvaluationError(f"{path}: {len(embedding)} embeddings for {len(segment)} frames; {self.remedy}")
+            raise EvaluationError(
+                f"{path}: {len(embedding)} embeddings for {len(segment)} frames; {self.remedy}"
+            )
         self._first = self._first or source
         self._features_sha256[segment.video.view, segment.video.id] = source.column_sha256
         return embedding
 
     def origin(self) -> dict[str, Any]:
-        kept = ("encoder", "encoder_revision", "encoder_sha256", "preprocessing", "column", "byov_version")
+        kept = (
+            "encoder",
+            "encoder_revision",
+            "encoder_sha256",
+            "preprocessing",
+            "column",
+            "byov_version",
+        )
         return {
             "run": self.run.name,
             "untrained": self.untrained,
@@ -153,10 +213,15 @@ class RunEmbeddings(EmbeddingReader):
             "recipe": self.run.recipe,
             "title": self._title,
             "seed": self.run.seed,
-            "settings": {key: value for key, value in sorted(self.run.settings.items()) if key != "seed"},
+            "settings": {
+                key: value for key, value in sorted(self.run.settings.items()) if key != "seed"
+            },
             **{key: getattr(self._first, key) for key in kept if self._first},
             "features_sha256": _joint_digest(self._features_sha256),
-            "trained_on": {"features_sha256": self.run.features_sha256, "labels_sha256": self.run.labels_sha256},
+            "trained_on": {
+                "features_sha256": self.run.features_sha256,
+                "labels_sha256": self.run.labels_sha256,
+            },
         }
 
     def notes(self) -> tuple[str, ...]:
@@ -166,10 +231,18 @@ class RunEmbeddings(EmbeddingReader):
 
 
 class CachedFeatures(EmbeddingReader):
-    """Frozen features from column "cls" or "merged/<ratio>", optionally standardized as with --standardize video."""
+    """Frozen features from column "cls" or "merged/<ratio>", optionally standardized as with
+    --standardize video.
+    """
 
     def __init__(
-        self, features_dir: Path, dataset: str, encoder_folder: str, column: str, *, standardized: bool = False
+        self,
+        features_dir: Path,
+        dataset: str,
+        encoder_folder: str,
+        column: str,
+        *,
+        standardized: bool = False,
     ) -> None:
         self.manifest = read_manifest(features_dir, dataset)
         self.folder = features_dir / dataset / check_name(encoder_folder, "encoder")
@@ -178,7 +251,9 @@ class CachedFeatures(EmbeddingReader):
         self.remedy = f"extract them with byov-extract --dataset {dataset}"
         self._first = first_header(self.folder, self.remedy)  # the other files must match it
         encoder = self._first.provenance.encoder
-        self.name = f"{features_name(encoder)}, {column.replace('/', ' ')}{', standardized' * standardized}"
+        self.name = (
+            f"{features_name(encoder)}, {column.replace('/', ' ')}{', standardized' * standardized}"
+        )
         self.kind = "random" if encoder.startswith("random/") else "frozen"
         self._features_sha256: dict[tuple[str, str], str] = {}
 
@@ -191,13 +266,15 @@ class CachedFeatures(EmbeddingReader):
         check_same_identity(header, self._first)
         if header.frames != segment.video.frames:
             raise EvaluationError(
-                f"{path} has {header.frames} frames but {segment.video.frames} in the manifest; run byov-extract again"
+                f"{path} has {header.frames} frames but {segment.video.frames} in the manifest; "
+                "run byov-extract again"
             )
         features: NDArray[np.float32] = read_array(path, self.column).astype(np.float32)
         self._features_sha256[segment.video.view, segment.video.id] = header.columns[self.column]
         if not self.standardized:
             return features[segment.frames]
-        require_finite(features, segment.name)  # standardization would spread one bad value to all frames
+        # Standardization would spread one bad value to all frames.
+        require_finite(features, segment.name)
         if segment.protocol == "online":
             prefixes = [features[: end + 1].astype(np.float64) for end in segment.frames]
             return np.stack([standardize(prefix)[-1] for prefix in prefixes]).astype(np.float32)
@@ -217,10 +294,12 @@ class CachedFeatures(EmbeddingReader):
 class TimeOnly(EmbeddingReader):
     """Normalized time of each frame in its video or sub-clip, as a one-dimensional embedding.
 
-    In the online protocol, where the length of the video is unknown, time is relative to the mean training duration.
+    In the online protocol, where the length of the video is unknown, time is relative to the mean
+    training duration.
     """
 
-    name, kind = "Time only", "time"
+    name = "Time only"
+    kind = "time"
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
@@ -266,7 +345,9 @@ def features_name(encoder: str) -> str:
 def row_title(method: str, encoder: str) -> str:
     """Return the row title for a method on frozen features, such as "TCC (ViT-B/16, frozen)"."""
     clip = re.fullmatch(r"openai/clip-vit-(base|large)-patch(\d+)(-336)?", encoder)
-    model = f"ViT-{clip[1][0].upper()}/{clip[2]}{clip[3] or ''}" if clip else encoder.rsplit("/", 1)[-1]
+    model = (
+        f"ViT-{clip[1][0].upper()}/{clip[2]}{clip[3] or ''}" if clip else encoder.rsplit("/", 1)[-1]
+    )
     return f"{method} ({model}, frozen)"
 
 
@@ -274,18 +355,26 @@ def require_finite(rows: NDArray[np.float32], name: str) -> None:
     """Raise EvaluationError if (T, D) rows contain NaN or infinite values."""
     bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
     if len(bad):
-        raise EvaluationError(f"{name}: NaN or infinite values in {len(bad)} of {len(rows)} frames, first at {bad[0]}")
+        raise EvaluationError(
+            f"{name}: NaN or infinite values in {len(bad)} of {len(rows)} frames, first at {bad[0]}"
+        )
 
 
 def _labels(wanted: Sequence[Segment], manifest: Manifest) -> NDArray[np.int64] | None:
-    """Return (F,) phase indices, UNLABELED for frames without a label; None if no frame has a label."""
+    """Return (F,) phase indices, UNLABELED for frames without a label;
+
+    None if no frame has a label.
+    """
     labels = []
     for segment in wanted:
         video = segment.video
         whole = (video.labels if manifest.phases else None) or (UNLABELED,) * (video.frames or 0)
-        if len(whole) != video.frames or not set(whole) <= set(range(UNLABELED, len(manifest.phases))):
+        if len(whole) != video.frames or not set(whole) <= set(
+            range(UNLABELED, len(manifest.phases))
+        ):
             raise EvaluationError(
-                f"{segment.name}: {len(whole)} labels for {video.frames} frames, from {min(whole)} to {max(whole)} for "
+                f"{segment.name}: {len(whole)} labels for {video.frames} frames, from {min(whole)} "
+                f"to {max(whole)} for "
                 f"{len(manifest.phases)} phases; correct the labels and run byov-extract again"
             )
         labels.append(np.array(whole, np.int64)[segment.frames])
@@ -295,21 +384,33 @@ def _labels(wanted: Sequence[Segment], manifest: Manifest) -> NDArray[np.int64] 
 
 def _progress(wanted: Sequence[Segment], manifest: Manifest) -> NDArray[np.float64]:
     """Return the (F,) reference progress of all frames."""
-    training = [video.labels or () for video in manifest.videos if video.split == "train" and manifest.phases]
+    training = [
+        video.labels or ()
+        for video in manifest.videos
+        if video.split == "train" and manifest.phases
+    ]
     mean_starts = mean_phase_starts(training)
-    whole = [reference_progress(one.video.frames or 0, one.video.labels, mean_starts) for one in wanted]
-    return np.concatenate([progress[one.frames] for progress, one in zip(whole, wanted, strict=True)])
+    whole = [
+        reference_progress(one.video.frames or 0, one.video.labels, mean_starts) for one in wanted
+    ]
+    return np.concatenate(
+        [progress[one.frames] for progress, one in zip(whole, wanted, strict=True)]
+    )
 
 
 def _actions(wanted: Sequence[Segment], manifest: Manifest) -> NDArray[np.bool_] | None:
-    """Return a (V, C) mask of the actions in each video, or None if the dataset has no action labels."""
+    """Return a (V, C) mask of the actions in each video, or None if the dataset has no action
+    labels.
+    """
     if not manifest.actions:
         return None
     shown = np.zeros((len(wanted), len(manifest.actions)), np.bool_)
     for row, segment in enumerate(wanted):
         actions = list(segment.video.actions or ())
         if not set(actions) <= set(range(len(manifest.actions))):
-            raise EvaluationError(f"{segment.name}: unknown actions among {actions}; run byov-extract again")
+            raise EvaluationError(
+                f"{segment.name}: unknown actions among {actions}; run byov-extract again"
+            )
         shown[row, actions] = True
     return shown
 

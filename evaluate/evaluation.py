@@ -18,13 +18,26 @@ from byov.cache.manifest import Manifest
 from byov.cache.runs import RunRecord
 from byov.errors import CacheError, EvaluationError
 from byov.evaluate.classification import svm_solver
-from byov.evaluate.embeddings import CachedFeatures, EmbeddingReader, RunEmbeddings, TimeOnly, read_manifest
+from byov.evaluate.embeddings import (
+    CachedFeatures,
+    EmbeddingReader,
+    RunEmbeddings,
+    TimeOnly,
+    read_manifest,
+)
 from byov.evaluate.frames import Frames
 from byov.evaluate.progression import TIME_COLUMN_DATASETS
 from byov.evaluate.protocols import TRIMMED_CLIPS, Protocol, ScoredSplit, segments
 from byov.evaluate.published import published_rows
 from byov.evaluate.table import Row, Table, mean_row
-from byov.evaluate.tasks import TASKS, EvaluationOptions, find_tasks, score_frames, scored_protocols, table_columns
+from byov.evaluate.tasks import (
+    TASKS,
+    EvaluationOptions,
+    find_tasks,
+    score_frames,
+    scored_protocols,
+    table_columns,
+)
 from byov.progress import NO_PROGRESS, Progress, track
 from byov.text import pluralize
 
@@ -36,16 +49,24 @@ SAME_BUT_FOR_SEED = ("recipe", "settings", "encoder", "column", "features_sha256
 MEANS = "mean ± sample standard deviation over runs"
 PROTOCOL_NOTES = {
     "trimmed": (
-        "trimmed: each video is replaced by two sub-clips of 30 to 60% of its length, embedded separately; "
-        "progression and Time only are relative to the sub-clip; sub-clips of one video are not matched with each other"
+        "trimmed: each video is replaced by two sub-clips of 30 to 60% of its length, embedded "
+        "separately; "
+        "progression and Time only are relative to the sub-clip; sub-clips of one video are not "
+        "matched with each other"
     ),
     "online": (
-        f"online: {PREFIXES_PER_VIDEO} frames of each video, each embedded from the frames up to it; classifiers "
-        "and progress predictors use whole training videos, and Time only is the elapsed time / their mean duration; "
-        "features with merged tokens (STM) compare neighboring frames and are available one frame late"
+        f"online: {PREFIXES_PER_VIDEO} frames of each video, each embedded from the frames up to "
+        "it; classifiers "
+        "and progress predictors use whole training videos, and Time only is the elapsed time / "
+        "their mean duration; "
+        "features with merged tokens (STM) compare neighboring frames and are available one frame "
+        "late"
     ),
 }
-STANDARDIZED = "standardized: zero mean and unit deviation per dimension, over the video, sub-clip or frames so far"
+STANDARDIZED = (
+    "standardized: zero mean and unit deviation per dimension, over the video, sub-clip or "
+    "frames so far"
+)
 
 
 @dataclass(frozen=True)
@@ -70,20 +91,33 @@ class Results:
 
     def published(self, protocol: Protocol) -> list[Row]:
         """Return the paper's rows, which exist only for whole videos of the test split."""
-        return published_rows(self.title) if self.scope.split == "test" and protocol == "standard" else []
+        return (
+            published_rows(self.title)
+            if self.scope.split == "test" and protocol == "standard"
+            else []
+        )
 
     def tables(self) -> list[Table]:
         """Return the tables for all protocols and scored tasks, main tables first."""
         tables = []
         for protocol, rows in self.rows.items():
             shown = table_columns(self.scope.tasks, self.scope.options, protocol)
-            counts, noun = self.counts[protocol], "sub-clip" if protocol == "trimmed" else "video"
-            size = f"{pluralize(counts['videos'], noun)}, {counts['ego']} ego and {counts['exo']} exo"
+            counts = self.counts[protocol]
+            noun = "sub-clip" if protocol == "trimmed" else "video"
+            size = (
+                f"{pluralize(counts['videos'], noun)}, {counts['ego']} ego and {counts['exo']} exo"
+            )
             size += f", {pluralize(counts['frames'], 'frame')}"
             for subject, columns in shown.items():
-                title = f"{self.title}, {self.scope.split} split, {protocol} protocol: {subject} ({size})"
-                all_rows, is_main = (*rows, *self.published(protocol)), subject == next(iter(shown))
-                tables.append(Table(title, columns, all_rows, self._notes(protocol), is_main=is_main))
+                title = (
+                    f"{self.title}, {self.scope.split} split, {protocol} protocol: "
+                    f"{subject} ({size})"
+                )
+                all_rows = (*rows, *self.published(protocol))
+                is_main = subject == next(iter(shown))
+                tables.append(
+                    Table(title, columns, all_rows, self._notes(protocol), is_main=is_main)
+                )
         return sorted(tables, key=lambda table: not table.is_main)
 
     def to_dict(self) -> dict[str, Any]:
@@ -103,7 +137,9 @@ class Results:
         }
 
     def file_to_dict(self) -> dict[str, Any]:
-        """Return the contents of results.json for an embedding file, with its scores at the top level."""
+        """Return the contents of results.json for an embedding file, with its scores at the top
+        level.
+        """
         row, time = self.rows["standard"]
         return {
             **row.nested_scores(),
@@ -125,14 +161,18 @@ class Results:
         }
 
     def _notes(self, protocol: Protocol) -> tuple[str, ...]:
-        rows, bootstrap = self.rows[protocol], self.scope.options.bootstrap
+        rows = self.rows[protocol]
+        bootstrap = self.scope.options.bootstrap
         notes = [note for row in rows for note in row.notes]
         if any(row.origin.get("standardized") for row in rows):
             notes.append(STANDARDIZED)
         if any(row.kind == "mean" for row in rows):
             notes.append(MEANS)
         if bootstrap:
-            notes.append(f"[ , ]: 95% confidence interval from {bootstrap} bootstrap samples of the scored videos")
+            notes.append(
+                f"[ , ]: 95% confidence interval from {bootstrap} bootstrap samples of the scored "
+                "videos"
+            )
         if self.scope.split == "val":
             notes.append("the val split is for model selection; report scores on the test split")
         if protocol in PROTOCOL_NOTES:
@@ -141,48 +181,74 @@ class Results:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of all packages that can affect the last digits of a score, including the SVM solver."""
+    """Return the versions of all packages that can affect the last digits of a score, including the
+    SVM solver.
+    """
     packages = {name: version(name) for name in ("numpy", "scipy", "scikit-learn")}
     solver = {"svm": f"{svm_solver()} {version(svm_solver())}"}
     return {"python": platform.python_version(), "byov": __version__} | packages | solver
 
 
-def evaluate(reader: EmbeddingReader, scope: Scope, progress: Progress = NO_PROGRESS) -> dict[Protocol, Row]:
+def evaluate(
+    reader: EmbeddingReader, scope: Scope, progress: Progress = NO_PROGRESS
+) -> dict[Protocol, Row]:
     """Score a reader's embeddings and return one row per protocol.
 
-    Tasks that use the mean of each video are skipped for standardized features, whose means are all zero.
+    Tasks that use the mean of each video are skipped for standardized features, whose means are all
+    zero.
     """
     manifest = reader.manifest
-    tasks = [task for task in find_tasks(scope.tasks) if not (reader.standardized and task.needs_actions)]
+    tasks = [
+        task for task in find_tasks(scope.tasks) if not (reader.standardized and task.needs_actions)
+    ]
     if not tasks:
-        raise EvaluationError(f"{', '.join(scope.tasks)}: not defined for standardized features, whose mean is zero")
+        raise EvaluationError(
+            f"{', '.join(scope.tasks)}: not defined for standardized features, whose mean is zero"
+        )
     options = options_for(manifest.dataset, scope.options)
-    means = all(task.needs_actions for task in tasks)  # if so, read only means: all frames may not fit into memory
+    # If so, read only means: all frames may not fit into memory.
+    means = all(task.needs_actions for task in tasks)
     needs_training = any(task.needs_training for task in tasks)
     train = reader.frames("train", progress=progress, means=means) if needs_training else None
     rows = {}
     for protocol in scope.protocols:
         scored = [task for task in tasks if protocol in task.protocols]
         if not scored:
-            raise EvaluationError(f"{', '.join(scope.tasks)}: not available in the {protocol} protocol")
+            raise EvaluationError(
+                f"{', '.join(scope.tasks)}: not available in the {protocol} protocol"
+            )
         test = reader.frames(scope.split, protocol, progress, means=means)
         scores = score_frames(train, test, scored, options, progress)
         notes = reader.notes()
         if any(task.needs_labels for task in scored):
             notes += tuple(_label_notes(train, test, manifest.phases))
-        rows[protocol] = Row(reader.name, reader.kind, scores, reader.origin(), notes, options.time_column)
+        rows[protocol] = Row(
+            reader.name, reader.kind, scores, reader.origin(), notes, options.time_column
+        )
     return rows
 
 
 def evaluate_file(
-    reader: EmbeddingReader, tasks: Sequence[str] | None, options: EvaluationOptions, progress: Progress = NO_PROGRESS
+    reader: EmbeddingReader,
+    tasks: Sequence[str] | None,
+    options: EvaluationOptions,
+    progress: Progress = NO_PROGRESS,
 ) -> Results:
-    """Score embeddings from files and Time only, by default on all tasks that the files have labels and videos for."""
-    manifest, name = reader.manifest, reader.name
+    """Score embeddings from files and Time only, by default on all tasks that the files have labels
+    and videos for.
+    """
+    manifest = reader.manifest
+    name = reader.name
     splits = {video.split for video in manifest.videos}
     if "test" not in splits:
-        raise EvaluationError(f"{name}: none of the files belongs to a test video of {manifest.dataset}")
-    usual = [task for task in TASKS.values() if task.in_all and "standard" in task.protocols and not task.needs_actions]
+        raise EvaluationError(
+            f"{name}: none of the files belongs to a test video of {manifest.dataset}"
+        )
+    usual = [
+        task
+        for task in TASKS.values()
+        if task.in_all and "standard" in task.protocols and not task.needs_actions
+    ]
     scored = []
     for task in usual if tasks is None else find_tasks(tasks):
         lacking = task.missing_labels(manifest, "test")
@@ -191,7 +257,10 @@ def evaluate_file(
         if not lacking:
             scored.append(task.name)
             continue
-        message = f"{name}: no {lacking}, needed by {task.name} (for files written by byov-embed, pass --dataset NAME)"
+        message = (
+            f"{name}: no {lacking}, needed by {task.name} (for files written by "
+            "byov-embed, pass --dataset NAME)"
+        )
         if tasks is not None:
             raise EvaluationError(message)
         LOGGER.info(f"{message}; skipped")
@@ -201,18 +270,26 @@ def evaluate_file(
 
 
 def _label_notes(train: Frames | None, test: Frames, names: Sequence[str]) -> Iterator[str]:
-    """Yield notes about phases that are absent from training, and about videos and frames without labels."""
+    """Yield notes about phases that are absent from training, and about videos and frames without
+    labels.
+    """
     if train is not None and train.labels is not None and test.labels is not None:
         unlearned = np.setdiff1d(test.labeled_frames.phases, train.labels).tolist()
         if unlearned:
             shown = [names[phase] if phase < len(names) else str(phase) for phase in unlearned]
-            yield f"no training video has phase {', '.join(shown)}: its test frames count as misclassified"
+            yield (
+                f"no training video has phase {', '.join(shown)}: its test frames count as "
+                "misclassified"
+            )
     for what, frames in (("scored", test), ("training", train)):
         if frames is not None and not frames.is_labeled.all():
-            videos, labeled = len(frames.lengths), frames.is_labeled
+            videos = len(frames.lengths)
+            labeled = frames.is_labeled
             yield (
-                f"phase tasks ignore {(~frames.has_labels).sum()} of {videos} {what} videos and {(~labeled).sum():,} "
-                f"of {len(labeled):,} frames, which have no labels; progression also ignores the phase before them"
+                f"phase tasks ignore {(~frames.has_labels).sum()} of {videos} {what} videos and "
+                f"{(~labeled).sum():,} "
+                f"of {len(labeled):,} frames, which have no labels; progression also ignores the "
+                "phase before them"
             )
 
 
@@ -233,7 +310,8 @@ def compare(
     progress: Progress = NO_PROGRESS,
     scored: Sequence[RowsOrError] | None = None,
 ) -> Results:
-    """Score several readers and add means over seeds. Optional readers that cannot be scored are skipped.
+    """Score several readers and add means over seeds. Optional readers that cannot be scored are
+    skipped.
 
     Args:
         manifest: Manifest of the dataset.
@@ -255,8 +333,13 @@ def compare(
     used = [video for video in manifest.videos if video.split in ("train", scope.split)]
     left_out = tuple(f"{video.view}/{video.id}" for video in used if not video.frames)
     if left_out:
-        LOGGER.info(f"{pluralize(len(left_out), 'video')} skipped (not extracted): {', '.join(left_out[:3])}")
-    with_means = {protocol: list(_with_means(of_protocol)) for protocol, of_protocol in rows.items()}
+        LOGGER.info(
+            f"{pluralize(len(left_out), 'video')} skipped (not extracted): "
+            f"{', '.join(left_out[:3])}"
+        )
+    with_means = {
+        protocol: list(_with_means(of_protocol)) for protocol, of_protocol in rows.items()
+    }
     return Results(manifest.dataset, scope, with_means, count_videos(manifest, scope), left_out)
 
 
@@ -269,9 +352,13 @@ def readers_to_compare(
     requested: Sequence[tuple[str, str]] = (),
     baselines: Sequence[tuple[str, str]] = (),
 ) -> list[EmbeddingReader]:
-    """Return readers for (encoder folder, column) pairs, Time only, and the untrained and trained models of runs."""
+    """Return readers for (encoder folder, column) pairs, Time only, and the untrained and trained
+    models of runs.
+    """
     trained_on = {(run.encoder_folder, run.column) for run in runs}
-    readers: list[EmbeddingReader] = [CachedFeatures(features_dir, dataset, *column) for column in requested]
+    readers: list[EmbeddingReader] = [
+        CachedFeatures(features_dir, dataset, *column) for column in requested
+    ]
     for column in baselines:
         if column not in requested:
             readers += _optional(CachedFeatures, features_dir, dataset, *column)
@@ -283,8 +370,12 @@ def readers_to_compare(
     return [*readers, *(RunEmbeddings(runs_dir, features_dir, run.name) for run in runs)]
 
 
-def _optional(make_reader: Callable[..., EmbeddingReader], *arguments: Any, **options: Any) -> list[EmbeddingReader]:
-    """Return a list with the reader, marked as optional, or an empty list if it cannot be opened."""
+def _optional(
+    make_reader: Callable[..., EmbeddingReader], *arguments: Any, **options: Any
+) -> list[EmbeddingReader]:
+    """Return a list with the reader, marked as optional, or an empty list if it cannot be
+    opened.
+    """
     try:
         reader = make_reader(*arguments, **options)
     except (CacheError, EvaluationError) as error:
@@ -294,8 +385,12 @@ def _optional(make_reader: Callable[..., EmbeddingReader], *arguments: Any, **op
     return [reader]
 
 
-def frozen_columns(features_dir: Path, dataset: str, run_columns: Sequence[str]) -> list[tuple[str, str]]:
-    """Return (encoder folder, column) pairs for baselines: class tokens or mean tokens, and the inputs of the runs."""
+def frozen_columns(
+    features_dir: Path, dataset: str, run_columns: Sequence[str]
+) -> list[tuple[str, str]]:
+    """Return (encoder folder, column) pairs for baselines: class tokens or mean tokens, and the
+    inputs of the runs.
+    """
     found = []
     for folder in encoder_folders(features_dir, dataset):
         try:
@@ -305,16 +400,24 @@ def frozen_columns(features_dir: Path, dataset: str, run_columns: Sequence[str])
             LOGGER.info(f"{folder.name}: skipped ({error})")
             continue
         plain = "cls" if "cls" in columns else "merged/1.0"  # merged/1.0 is the mean of all tokens
-        found += [(folder.name, column) for column in dict.fromkeys((plain, *run_columns)) if column in columns]
+        found += [
+            (folder.name, column)
+            for column in dict.fromkeys((plain, *run_columns))
+            if column in columns
+        ]
     return sorted(found, key=lambda one: not one[0].startswith("random--"))
 
 
 def tasks_of(manifest: Manifest) -> tuple[str, ...]:
-    """Return the tasks in --task all that a dataset has labels for; only `actions` if it has no other labels."""
+    """Return the tasks in --task all that a dataset has labels for; only `actions` if it has no
+    other labels.
+    """
     usable = [
         task
         for task in TASKS.values()
-        if task.in_all and (manifest.phases or not task.needs_labels) and (manifest.actions or not task.needs_actions)
+        if task.in_all
+        and (manifest.phases or not task.needs_labels)
+        and (manifest.actions or not task.needs_actions)
     ]
     only_actions = bool(manifest.actions) and not manifest.phases
     return tuple(task.name for task in usable if task.needs_actions or not only_actions)
@@ -326,13 +429,17 @@ def options_for(dataset: str, options: EvaluationOptions) -> EvaluationOptions:
 
 
 def scope_of_all(manifest: Manifest, split: ScoredSplit, options: EvaluationOptions) -> Scope:
-    """Return the scope of --task all: every task that the dataset has labels for, in all protocols."""
+    """Return the scope of --task all: every task that the dataset has labels for, in all
+    protocols.
+    """
     tasks = tasks_of(manifest)
     return Scope(split, scored_protocols(tasks), tasks, options_for(manifest.dataset, options))
 
 
 def scope_of_runs(scope: Scope, readers: Sequence[EmbeddingReader], *, explicit: bool) -> Scope:
-    """Drop protocols for which a run lacks current embeddings; raise for "standard" or if `explicit` is True."""
+    """Drop protocols for which a run lacks current embeddings; raise for "standard" or if
+    `explicit` is True.
+    """
     for reader in readers:
         if not isinstance(reader, RunEmbeddings) or reader.untrained:
             continue
@@ -345,7 +452,9 @@ def scope_of_runs(scope: Scope, readers: Sequence[EmbeddingReader], *, explicit:
                 if explicit or protocol == "standard":
                     raise
                 LOGGER.info(f"{protocol} protocol skipped: {error}")
-                scope = replace(scope, protocols=tuple(one for one in scope.protocols if one != protocol))
+                scope = replace(
+                    scope, protocols=tuple(one for one in scope.protocols if one != protocol)
+                )
     return scope
 
 
@@ -353,22 +462,33 @@ def require_labels(manifest: Manifest, split: str, tasks: Sequence[str]) -> None
     """Raise EvaluationError if the dataset lacks labels that one of the tasks needs."""
     for task in find_tasks(tasks):
         if lacking := task.missing_labels(manifest, split):
-            raise EvaluationError(f"{manifest.dataset} has no {lacking}; {task.name} needs them, but tau does not")
+            raise EvaluationError(
+                f"{manifest.dataset} has no {lacking}; {task.name} needs them, but tau does not"
+            )
 
 
 def count_videos(manifest: Manifest, scope: Scope) -> dict[Protocol, dict[str, int]]:
-    """Count the scored videos or sub-clips (in total and per view) and their frames, for each protocol."""
+    """Count the scored videos or sub-clips (in total and per view) and their frames, for each
+    protocol.
+    """
     counts: dict[Protocol, dict[str, int]] = {}
     for protocol in scope.protocols:
         scored = segments(manifest, scope.split, protocol)
         ego = sum(segment.video.view == "ego" for segment in scored)
         frames = sum(map(len, scored))
-        counts[protocol] = {"videos": len(scored), "ego": ego, "exo": len(scored) - ego, "frames": frames}
+        counts[protocol] = {
+            "videos": len(scored),
+            "ego": ego,
+            "exo": len(scored) - ego,
+            "frames": frames,
+        }
     return counts
 
 
 def _with_means(rows: Sequence[Row]) -> Iterator[Row]:
-    """Sort rows by kind, drop duplicate untrained models, and add means over runs that differ only in the seed."""
+    """Sort rows by kind, drop duplicate untrained models, and add means over runs that differ only
+    in the seed.
+    """
     groups: dict[str, list[Row]] = {}
     untrained = set()
     for row in sorted(rows, key=lambda row: KIND_ORDER.index(row.kind)):
@@ -377,7 +497,11 @@ def _with_means(rows: Sequence[Row]) -> Iterator[Row]:
             if model in untrained:
                 continue
             untrained.add(model)
-        settings = [row.origin.get(key) for key in SAME_BUT_FOR_SEED] if row.kind in ("untrained", "run") else row.name
+        settings = (
+            [row.origin.get(key) for key in SAME_BUT_FOR_SEED]
+            if row.kind in ("untrained", "run")
+            else row.name
+        )
         groups.setdefault(repr((row.kind, settings)), []).append(row)
     for group in groups.values():
         is_untrained = group[0].kind == "untrained"
@@ -385,5 +509,8 @@ def _with_means(rows: Sequence[Row]) -> Iterator[Row]:
             yield from group
         if len(group) > 1:
             title = group[0].origin["title"]
-            name = f"{'Untrained, mean' if is_untrained else 'Mean'} of {', '.join(row.origin['run'] for row in group)}"
+            name = (
+                f"{'Untrained, mean' if is_untrained else 'Mean'} of "
+                f"{', '.join(row.origin['run'] for row in group)}"
+            )
             yield mean_row(group, f"{name}: {title}" if title else name)

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from byov.records import UNLABELED
 
 SETTINGS = ("regular", "ego2exo", "exo2ego")
-# Setting → is_ego of the training (or query) videos and of the test (or candidate) videos; None means both views.
+# Setting → is_ego of the training (or query) videos and of the test (or candidate) videos; None
+# means both views.
 VIEWS: dict[str, tuple[bool | None, bool | None]] = {
     "regular": (None, None),
     "ego2exo": (True, False),
@@ -56,17 +57,21 @@ class Frames:
     labels: NDArray[np.int64] | None  # (F,) phase indices or UNLABELED; None if no frame is labeled
     lengths: NDArray[np.int64]  # (V,) number of frames of each video, at least 1
     is_ego: NDArray[np.bool_]  # (V,)
-    # (V,) non-decreasing index of the recording that each sub-clip was cut from; None if there are no sub-clips.
-    # Sub-clips of one recording are never matched with each other.
+    # (V,) non-decreasing index of the recording that each sub-clip was cut from; None if there are
+    # no sub-clips. Sub-clips of one recording are never matched with each other.
     recordings: NDArray[np.int64] | None = None
     actions: NDArray[np.bool_] | None = None  # (V, C) whether each video shows each action
-    progress: NDArray[np.float64] | None = None  # (F,) reference progress of each frame, see evaluate/online.py
+    # (F,) reference progress of each frame, see evaluate/online.py.
+    progress: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
-        frames, videos = len(self.embeddings), len(self.lengths)
+        frames = len(self.embeddings)
+        videos = len(self.lengths)
         total = sum(self.lengths.tolist())  # Python integers do not overflow
         if self.embeddings.ndim != 2 or total != frames or (self.lengths < 1).any():
-            raise ValueError(f"embeddings of shape {self.embeddings.shape} for videos with {total} frames")
+            raise ValueError(
+                f"embeddings of shape {self.embeddings.shape} for videos with {total} frames"
+            )
         if len(self.is_ego) != videos:
             raise ValueError(f"{videos} lengths but {len(self.is_ego)} values of is_ego")
         if self.labels is not None and self.labels.shape != (frames,):
@@ -102,7 +107,11 @@ class Frames:
     @property
     def is_labeled(self) -> NDArray[np.bool_]:
         """Mask of labeled frames, shape (F,)."""
-        return np.zeros(len(self.embeddings), np.bool_) if self.labels is None else self.labels != UNLABELED
+        return (
+            np.zeros(len(self.embeddings), np.bool_)
+            if self.labels is None
+            else self.labels != UNLABELED
+        )
 
     @cached_property
     def has_labels(self) -> NDArray[np.bool_]:
@@ -112,7 +121,9 @@ class Frames:
     @cached_property
     def labeled(self) -> Self:
         """Videos with at least one labeled frame; `self` if that holds for all or none."""
-        return self if self.labels is None or self.has_labels.all() else self.select(self.has_labels)
+        return (
+            self if self.labels is None or self.has_labels.all() else self.select(self.has_labels)
+        )
 
     @cached_property
     def labeled_frames(self) -> Self:
@@ -134,12 +145,21 @@ class Frames:
         """Select videos by a mask, or by indices in the given order."""
         chosen = np.arange(len(self.lengths))[videos]
         frames = np.concatenate(
-            [np.arange(self.starts[v], self.starts[v] + self.lengths[v]) for v in chosen] or [np.empty(0, np.int64)]
+            [np.arange(self.starts[v], self.starts[v] + self.lengths[v]) for v in chosen]
+            or [np.empty(0, np.int64)]
         )
-        recordings = None if self.recordings is None else np.unique(self.recordings[chosen], return_inverse=True)[1]
+        recordings = (
+            None
+            if self.recordings is None
+            else np.unique(self.recordings[chosen], return_inverse=True)[1]
+        )
         actions = None if self.actions is None else self.actions[chosen]
         return self._take(
-            frames, lengths=self.lengths[chosen], is_ego=self.is_ego[chosen], recordings=recordings, actions=actions
+            frames,
+            lengths=self.lengths[chosen],
+            is_ego=self.is_ego[chosen],
+            recordings=recordings,
+            actions=actions,
         )
 
     def merge_recordings(self) -> Self:
@@ -158,7 +178,9 @@ class Frames:
         """Index the arrays with one entry per frame, and replace those with one entry per video."""
         labels = None if self.labels is None else self.labels[frames]
         progress = None if self.progress is None else self.progress[frames]
-        return replace(self, embeddings=self.embeddings[frames], labels=labels, progress=progress, **of_videos)
+        return replace(
+            self, embeddings=self.embeddings[frames], labels=labels, progress=progress, **of_videos
+        )
 
 
 def view_mask(is_ego: NDArray[np.bool_], view: bool | None) -> NDArray[np.bool_]:
@@ -167,7 +189,8 @@ def view_mask(is_ego: NDArray[np.bool_], view: bool | None) -> NDArray[np.bool_]
 
 
 def missing_view(is_ego: NDArray[np.bool_], wanted: bool | None, role: str) -> Missing | None:
-    """Return the reason if no video in a role ("training" or "test") has the wanted view, otherwise None.
+    """Return the reason if no video in a role ("training" or "test") has the wanted view, otherwise
+    None.
 
     >>> missing_view(np.array([True, True]), False, "test")
     Missing(reason='no exo test videos')

@@ -1,7 +1,7 @@
 """Exact nearest neighbors, computed mostly with matrix products.
 
-Rounding in ||a||² - 2ab + ||b||² can swap two nearly equal distances. The rounding error is bounded, so only distances
-that differ by less than the bound are recomputed from differences.
+Rounding in ||a||² - 2ab + ||b||² can swap two nearly equal distances. The rounding error is
+bounded, so only distances that differ by less than the bound are recomputed from differences.
 """
 
 from collections.abc import Iterator
@@ -24,10 +24,12 @@ class Points:
     def __init__(self, embeddings: NDArray[np.float32]) -> None:
         self._exact = embeddings
         self._centered = embeddings.astype(np.float64)
-        self._centered -= self._centered.mean(axis=0)  # rounding errors grow with the distance from the origin
+        # Rounding errors grow with the distance from the origin.
+        self._centered -= self._centered.mean(axis=0)
         self._square_norms = np.einsum("pd,pd->p", self._centered, self._centered)
         longest = float(self._square_norms.max(initial=0))
-        roundings = 4 * (embeddings.shape[1] + 4)  # number of rounding errors in a dot product, with a safety margin
+        # Number of rounding errors in a dot product, with a safety margin.
+        roundings = 4 * (embeddings.shape[1] + 4)
         self.error = roundings * float(np.finfo(np.float64).eps) * longest
 
     @cached_property
@@ -55,9 +57,11 @@ class Points:
         return products
 
     def nearest(self, rows: Indices, distances: Distances, first: int, count: int) -> Indices:
-        """Return (R, count) indices of the points nearest to each row, nearest first, padded with -1.
+        """Return (R, count) indices of the points nearest to each row, nearest first, padded with
+        -1.
 
-        `distances` has shape (R, C), for the C points starting at `first`. Points at infinite distance are skipped.
+        `distances` has shape (R, C), for the C points starting at `first`. Points at infinite
+        distance are skipped.
         """
         last = min(count, distances.shape[1] - 1)
         picked = np.argpartition(distances, last, axis=1)[:, : last + 1]
@@ -79,7 +83,9 @@ class Points:
         return found
 
     def nearest_in_each(self, rows: Indices, starts: Indices) -> Indices:
-        """Return (R, G) indices of the point nearest to each row in each of G groups, which begin at `starts`."""
+        """Return (R, G) indices of the point nearest to each row in each of G groups, which begin
+        at `starts`.
+        """
         distances = self.distances(rows)
         limits = np.minimum.reduceat(distances, starts, axis=1) + 2 * self.error
         close = distances <= np.repeat(limits, np.diff(starts, append=distances.shape[1]), axis=1)
@@ -89,7 +95,8 @@ class Points:
         nearest: Indices = points[ends - counts]
         ties = counts > 1
         if ties.any():
-            values, firsts = self.values[points], (ends - counts).ravel()
+            values = self.values[points]
+            firsts = (ends - counts).ravel()
             all_equal = np.minimum.reduceat(values, firsts) == np.maximum.reduceat(values, firsts)
             ties &= ~all_equal.reshape(ties.shape)
         for row, group in np.argwhere(ties):
@@ -107,7 +114,9 @@ class Points:
         distances = np.empty(candidates.shape)
         step = max(1, CACHED_ELEMENTS // max(1, candidates.shape[1] * self._exact.shape[1]))
         for part in (slice(start, start + step) for start in range(0, len(rows), step)):
-            differences = self._exact[candidates[part]].astype(np.float64) - self._exact[rows[part], None]
+            differences = (
+                self._exact[candidates[part]].astype(np.float64) - self._exact[rows[part], None]
+            )
             flat = differences.reshape(-1, differences.shape[-1])
             distances[part] = np.einsum("cd,cd->c", flat, flat).reshape(differences.shape[:-1])
         return distances

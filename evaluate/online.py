@@ -1,8 +1,9 @@
-"""Progress of an ongoing action: reference values, and predictions from the nearest training frames.
+"""Progress of an ongoing action: reference values, and predictions from the nearest training
+frames.
 
-Reference progress runs from 0 at the first frame of a video to 1 at the last. Progress at the start of a phase is the
-mean normalized time at which that phase starts in the training videos, and is linearly interpolated in between. Without
-labels, progress is normalized time.
+Reference progress runs from 0 at the first frame of a video to 1 at the last. Progress at the start
+of a phase is the mean normalized time at which that phase starts in the training videos, and is
+linearly interpolated in between. Without labels, progress is normalized time.
 
 Shapes: P phases, T frames of a video, F training frames, Q queries, D dimensions.
 """
@@ -16,7 +17,8 @@ NEIGHBORS = 10
 
 
 def phase_starts(labels: Sequence[int]) -> dict[int, int]:
-    """Map each phase in a video to the index of the first frame that is in this phase or a later one.
+    """Map each phase in a video to the index of the first frame that is in this phase or a later
+    one.
 
     >>> phase_starts([0, 0, -1, 1, 1, 3])
     {0: 0, 1: 3, 3: 5}
@@ -69,7 +71,8 @@ def predict_progress(
     progress: NDArray[np.float64],
     neighbors: int = NEIGHBORS,
 ) -> NDArray[np.float64]:
-    """Predict the (Q,) progress of queries as the mean over their nearest training frames (Euclidean distance).
+    """Predict the (Q,) progress of queries as the mean over their nearest training frames
+    (Euclidean distance).
 
     Args:
         queries: (Q, D) embeddings.
@@ -77,11 +80,14 @@ def predict_progress(
         progress: (F,) reference progress of the training frames.
         neighbors: Number of training frames to average over.
 
-    >>> predict_progress(np.array([[0.1], [0.9]]), np.array([[0.0], [0.5], [1.0]]), np.array([0.0, 0.5, 1.0]), 1)
+    >>> train, labels = np.array([[0.0], [0.5], [1.0]]), np.array([0.0, 0.5, 1.0])
+    >>> predict_progress(np.array([[0.1], [0.9]]), train, labels, 1)
     array([0., 1.])
     """
     from sklearn.neighbors import KNeighborsRegressor  # takes a second to import
 
-    regressor = KNeighborsRegressor(min(neighbors, len(training)), algorithm="brute").fit(training, progress)
+    regressor = KNeighborsRegressor(min(neighbors, len(training)), algorithm="brute").fit(
+        training, progress
+    )
     predicted: NDArray[np.float64] = regressor.predict(queries)
     return predicted

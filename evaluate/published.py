@@ -1,8 +1,10 @@
-"""Results from the paper (published.csv) and contradictions between its tables (published_remarks.csv).
+"""Results from the paper (published.csv) and contradictions between its tables
+(published_remarks.csv).
 
-Park et al., "Bootstrap Your Own Views", CVPR 2025: Table 1, the tables on Charades-Ego and, in the appendix, on
-backbones, few-shot classification and cross-view retrieval (all "methods"), and the ablations. The paper quotes methods
-other than BYOV from the AE2 paper. Values are percentages except for progression and tau; empty if not reported.
+Park et al., "Bootstrap Your Own Views", CVPR 2025: Table 1, the tables on Charades-Ego and, in the
+appendix, on backbones, few-shot classification and cross-view retrieval (all "methods"), and the
+ablations. The paper quotes methods other than BYOV from the AE2 paper. Values are percentages
+except for progression and tau; empty if not reported.
 """
 
 import csv
@@ -15,24 +17,41 @@ from byov.evaluate.progression import TIME_COLUMN_DATASETS
 from byov.evaluate.table import Row
 
 PAPER = "Park et al., CVPR 2025"
-MEAN_F1, MEAN_MAP = "classification/mean", "retrieval/map@10/mean"
+MEAN_F1 = "classification/mean"
+MEAN_MAP = "retrieval/map@10/mean"
 
 
 def published_rows(dataset: str, table: str = "methods") -> list[Row]:
-    """Return the paper's rows for a dataset, from its comparison of methods or an ablation ("stm-ratio", ...)."""
+    """Return the paper's rows for a dataset, from its comparison of methods or an ablation
+    ("stm-ratio", ...).
+    """
     rows = []
     for line in _lines("published.csv"):
         if (line["table"], line["dataset"]) != (table, dataset):
             continue
         method = line["method"]
-        about = [one for one in _lines("published_remarks.csv") if (one["dataset"], one["method"]) == (dataset, method)]
+        about = [
+            one
+            for one in _lines("published_remarks.csv")
+            if (one["dataset"], one["method"]) == (dataset, method)
+        ]
         remarks = {one["score"]: one["remark"] for one in about}
-        scores = {name: _score(name, text, remarks.get(name)) for name, text in line.items() if text and "/" in name}
+        scores = {
+            name: _score(name, text, remarks.get(name))
+            for name, text in line.items()
+            if text and "/" in name
+        }
         if "few_shot/10%/regular" in scores:
             scores["few_shot/100%/regular"] = scores["classification/regular"]
-        scores |= {name: Score(None, missing=remark) for name, remark in remarks.items() if name not in scores}
+        scores |= {
+            name: Score(None, missing=remark)
+            for name, remark in remarks.items()
+            if name not in scores
+        }
         origin = {"paper": PAPER, "dataset": dataset}
-        rows.append(Row(method, "published", scores, origin, time_column=dataset in TIME_COLUMN_DATASETS))
+        rows.append(
+            Row(method, "published", scores, origin, time_column=dataset in TIME_COLUMN_DATASETS)
+        )
     return rows
 
 

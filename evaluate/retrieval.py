@@ -14,9 +14,10 @@ def mean_average_precision(
 ) -> dict[str, dict[int, float | Missing]]:
     """Compute map@K of frame retrieval.
 
-    Every frame is a query; its candidates are the frames of other recordings ("regular") or of the other view. AP@K is
-    the mean of precision@j over the ranks j <= K of relevant frames (same phase), or 0 if there are none. If there are
-    fewer than K candidates, all are ranked. Ties are broken by the order of the candidates.
+    Every frame is a query; its candidates are the frames of other recordings ("regular") or of the
+    other view. AP@K is the mean of precision@j over the ranks j <= K of relevant frames (same
+    phase), or 0 if there are none. If there are fewer than K candidates, all are ranked. Ties are
+    broken by the order of the candidates.
 
     Args:
         test: Labeled frames.
@@ -42,7 +43,9 @@ def mean_average_precision(
 
 
 def ego_first(test: Frames) -> Frames:
-    """Return whole recordings with ego videos first, so that the frames of each view are contiguous."""
+    """Return whole recordings with ego videos first, so that the frames of each view are
+    contiguous.
+    """
     test = test.merge_recordings()
     return test.select(np.argsort(~test.is_ego, kind="stable"))
 
@@ -51,7 +54,9 @@ def _means(
     test: Frames, setting: str, ks: Sequence[int], precisions: NDArray[np.float64]
 ) -> dict[int, float | Missing]:
     query_view, candidate_view = VIEWS[setting]
-    missing = missing_view(test.is_ego, query_view, "test") or missing_view(test.is_ego, candidate_view, "test")
+    missing = missing_view(test.is_ego, query_view, "test") or missing_view(
+        test.is_ego, candidate_view, "test"
+    )
     if missing is None and len(test.lengths) < 2:
         missing = Missing("only one test video")
     if missing:
@@ -63,7 +68,8 @@ def _means(
 def average_precision_of_each_query(
     test: Frames, ks: Sequence[int], settings: Sequence[str] = SETTINGS
 ) -> dict[str, NDArray[np.float64]]:
-    """Map each setting to (F, len(ks)) AP@K of its queries; 0 for frames that are not queries in the setting.
+    """Map each setting to (F, len(ks)) AP@K of its queries; 0 for frames that are not queries in
+    the setting.
 
     `test` must be sorted by `ego_first`.
     """
@@ -73,13 +79,15 @@ def average_precision_of_each_query(
     for setting, nearest_of_query in _nearest(test, points, queries, max(ks), settings).items():
         nearest = nearest_of_query[query_of_frame]
         relevant = (test.phases[nearest] == test.phases[:, None]) & (nearest >= 0)
-        # In C order, NumPy sums over queries in the same order as AE2's evaluator, so the means match exactly.
+        # In C order, NumPy sums over queries in the same order as AE2's evaluator, so the means
+        # match exactly.
         precisions[setting] = np.ascontiguousarray(average_precisions(relevant, ks))
     return precisions
 
 
 def average_precisions(relevant: NDArray[np.bool_], ks: Sequence[int]) -> NDArray[np.float64]:
-    """Compute (Q, len(ks)) AP@K from the (Q, max K) relevance of each query's nearest frames, nearest first.
+    """Compute (Q, len(ks)) AP@K from the (Q, max K) relevance of each query's nearest frames,
+    nearest first.
 
     >>> average_precisions(np.array([[True, False, True]]), ks=(1, 3)).round(3)
     array([[1.   , 0.833]])
@@ -91,9 +99,11 @@ def average_precisions(relevant: NDArray[np.bool_], ks: Sequence[int]) -> NDArra
 
 
 def _distinct_queries(test: Frames, points: Points) -> tuple[Indices, Indices]:
-    """Return (Q,) indices of distinct query frames and, for each of the F frames, its index among them.
+    """Return (Q,) indices of distinct query frames and, for each of the F frames, its index among
+    them.
 
-    Equal frames in a video have the same ranking. A collapsed embedding thus has only one query per video.
+    Equal frames in a video have the same ranking. A collapsed embedding thus has only one query per
+    video.
     """
     keys = points.values * len(test.lengths) + test.video_of_frame
     _, first, of_frame = np.unique(keys, return_index=True, return_inverse=True)
@@ -101,8 +111,12 @@ def _distinct_queries(test: Frames, points: Points) -> tuple[Indices, Indices]:
     return first[order], np.argsort(order)[of_frame]
 
 
-def _nearest(test: Frames, points: Points, queries: Indices, count: int, settings: Sequence[str]) -> dict[str, Indices]:
-    """Return the (Q, count) nearest candidates of each query for each setting, sorted by distance, padded with -1."""
+def _nearest(
+    test: Frames, points: Points, queries: Indices, count: int, settings: Sequence[str]
+) -> dict[str, Indices]:
+    """Return the (Q, count) nearest candidates of each query for each setting, sorted by distance,
+    padded with -1.
+    """
     found = {setting: np.full((len(queries), count), -1, np.int64) for setting in settings}
     everything = slice(0, len(test.embeddings))
     ego = slice(0, int(test.lengths[test.is_ego].sum()))
@@ -111,7 +125,8 @@ def _nearest(test: Frames, points: Points, queries: Indices, count: int, setting
         candidates = {
             setting: everything if setting == "regular" else others
             for setting in settings
-            if setting == "regular" or (VIEWS[setting][0] is query_view and others.start < others.stop)
+            if setting == "regular"
+            or (VIEWS[setting][0] is query_view and others.start < others.stop)
         }
         searched = everything if "regular" in candidates else others
         of_view = np.flatnonzero((queries >= own.start) & (queries < own.stop))
@@ -120,8 +135,12 @@ def _nearest(test: Frames, points: Points, queries: Indices, count: int, setting
             distances = points.distances(rows, searched)
             if searched == everything:
                 for row, video in enumerate(test.video_of_frame[rows]):
-                    distances[row, test.starts[video] : test.starts[video] + test.lengths[video]] = np.inf
+                    distances[
+                        row, test.starts[video] : test.starts[video] + test.lengths[video]
+                    ] = np.inf
             for setting, columns in candidates.items():
-                within = distances[:, columns.start - searched.start : columns.stop - searched.start]
+                within = distances[
+                    :, columns.start - searched.start : columns.stop - searched.start
+                ]
                 found[setting][block] = points.nearest(rows, within, columns.start, count)
     return found

@@ -1,7 +1,7 @@
 """Rows of scores, and tables that render them as Markdown and LaTeX.
 
-Score names are paths: classification/<setting>, retrieval/map@<K>/<setting>, progression/{train,val},
-kendalls_tau/<pairs>, few_shot/<fraction>/<setting>, actions/<setting>.
+Score names are paths: classification/<setting>, retrieval/map@<K>/<setting>,
+progression/{train,val}, kendalls_tau/<pairs>, few_shot/<fraction>/<setting>, actions/<setting>.
 """
 
 import json
@@ -21,8 +21,10 @@ from byov.text import printable
 
 Kind = Literal["random", "frozen", "time", "untrained", "run", "mean", "npz", "published"]
 ABSENT = "-"
-COUNTED = ("classification/", "retrieval/map@10/", "actions/")  # columns that `columns_ahead` counts
-COUNTED_PROTOCOLS: tuple[Protocol, ...] = ("standard", "trimmed")  # few methods are designed for the online protocol
+# Columns that `columns_ahead` counts.
+COUNTED = ("classification/", "retrieval/map@10/", "actions/")
+# Few methods are designed for the online protocol.
+COUNTED_PROTOCOLS: tuple[Protocol, ...] = ("standard", "trimmed")
 PUBLISHED = "published in the paper, not measured here"
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -52,13 +54,16 @@ class Row:
     def nested_scores(self) -> dict[str, Any]:
         """Return the values as nested dicts: {"retrieval": {"map@5": {"regular": ...}}}.
 
-        Kendall's tau over all pairs is a plain number, as in AE2's evaluator; "kendalls_tau_by_views" has the others.
+        Kendall's tau over all pairs is a plain number, as in AE2's evaluator;
+        "kendalls_tau_by_views" has the others.
         """
         nested: dict[str, Any] = {}
         for name, score in self.scores.items():
             *groups, last = name.split("/")
             if groups == ["kendalls_tau"]:
-                groups, last = ([], "kendalls_tau") if last == "all" else (["kendalls_tau_by_views"], last)
+                groups, last = (
+                    ([], "kendalls_tau") if last == "all" else (["kendalls_tau_by_views"], last)
+                )
             inner = nested
             for group in groups:
                 inner = inner.setdefault(group, {})
@@ -70,7 +75,11 @@ class Row:
     def details(self) -> dict[str, dict[str, Any]]:
         """Return the details of each score, such as intervals and reasons for n/a."""
         known = {
-            name: {key: value for key, value in asdict(score).items() if value is not None and key != "value"}
+            name: {
+                key: value
+                for key, value in asdict(score).items()
+                if value is not None and key != "value"
+            }
             for name, score in self.scores.items()
         }
         return {name: detail for name, detail in known.items() if detail}
@@ -90,7 +99,13 @@ def mean_row(rows: Sequence[Row], name: str) -> Row:
     """Return the mean and sample standard deviation of the scores that all rows have."""
     common = [score for score in rows[0].scores if all(score in row.scores for row in rows)]
     scores = {score: _mean([row.scores[score] for row in rows]) for score in common}
-    return Row(name, "mean", scores, {"runs": [row.origin for row in rows]}, time_column=rows[0].time_column)
+    return Row(
+        name,
+        "mean",
+        scores,
+        {"runs": [row.origin for row in rows]},
+        time_column=rows[0].time_column,
+    )
 
 
 def _mean(scores: Sequence[Score]) -> Score:
@@ -98,17 +113,23 @@ def _mean(scores: Sequence[Score]) -> Score:
     if len(values) < len(scores):
         return next(score for score in scores if score.value is None)
     remarks = dict.fromkeys(score.remark for score in scores if score.remark)
-    return Score(fmean(values), deviation=stdev(values) if len(values) > 1 else None, remark="; ".join(remarks) or None)
+    return Score(
+        fmean(values),
+        deviation=stdev(values) if len(values) > 1 else None,
+        remark="; ".join(remarks) or None,
+    )
 
 
 def columns_ahead(row: Row, *baselines: Row) -> tuple[int, int]:
-    """Count the F1 and mAP columns in which `row` is ahead of all baselines, and those that can be compared.
+    """Count the F1 and mAP columns in which `row` is ahead of all baselines, and those that can be
+    compared.
 
     Progression and Kendall's tau are not counted because time alone can reach their maximum.
     """
     ahead = compared = 0
     for name in (name for name in row.scores if name.startswith(COUNTED)):
-        own, others = row.value(name), [value for one in baselines if (value := one.value(name)) is not None]
+        own = row.value(name)
+        others = [value for one in baselines if (value := one.value(name)) is not None]
         if own is not None and others:
             ahead += own > max(others)
             compared += 1
@@ -116,16 +137,20 @@ def columns_ahead(row: Row, *baselines: Row) -> tuple[int, int]:
 
 
 def verdict(rows: Mapping[Any, Sequence[Row]], only: str | None = None) -> str:
-    """Summarize in one sentence in how many columns of COUNTED_PROTOCOLS each trained row is ahead of Time only.
+    """Summarize in one sentence in how many columns of COUNTED_PROTOCOLS each trained row is ahead
+    of Time only.
 
     Args:
         rows: Dict mapping protocols to rows, as in `Results.rows`.
-        only: Name of the only row to mention. Default: all trained rows, with means instead of their runs.
+        only: Name of the only row to mention. Default: all trained rows, with means instead of
+            their runs.
 
     Returns:
-        "first is ahead of Time only in 12 of 12 columns of F1 and mAP, second in 3."; "" if nothing can be compared.
+        "first is ahead of Time only in 12 of 12 columns of F1 and mAP, second in 3."; "" if nothing
+        can be compared.
     """
-    ahead, compared = Counter[str](), Counter[str]()
+    ahead = Counter[str]()
+    compared = Counter[str]()
     for of_protocol in (rows[protocol] for protocol in COUNTED_PROTOCOLS if protocol in rows):
         clocks = [row for row in of_protocol if row.kind == "time"]
         trained = [row for row in of_protocol if _is_trained(row)]
@@ -138,7 +163,10 @@ def verdict(rows: Mapping[Any, Sequence[Row]], only: str | None = None) -> str:
     names = [name for name in compared if compared[name]]
     if not names:
         return ""
-    start = f"{names[0]} is ahead of Time only in {ahead[names[0]]} of {compared[names[0]]} columns of F1 and mAP"
+    start = (
+        f"{names[0]} is ahead of Time only in {ahead[names[0]]} of {compared[names[0]]} "
+        "columns of F1 and mAP"
+    )
     return "".join([start, *(f", {name} in {ahead[name]}" for name in names[1:]), "."])
 
 
@@ -168,7 +196,9 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """Table cell with a footnote letter (`mark`) and `extra` lines for an interval or a difference from the paper."""
+    """Table cell with a footnote letter (`mark`) and `extra` lines for an interval or a difference
+    from the paper.
+    """
 
     text: str
     mark: str = ""
@@ -196,25 +226,33 @@ class Table:
     def __post_init__(self) -> None:
         column_notes = [column.note for column in self.columns if column.note]
         self.notes = tuple(dict.fromkeys([*column_notes, *self.notes]))
-        shown = [row for row in self.rows if any(column.score in row.scores for column in self.columns)]
+        shown = [
+            row for row in self.rows if any(column.score in row.scores for column in self.columns)
+        ]
         measured = [row for row in shown if row.kind != "published"]
         published = [row for row in shown if row.kind == "published"]
         best = [_best(column, measured) for column in self.columns]
         self.footnotes: dict[str, str] = {}  # footnote → letter, in order of first use
         self.measured: CellRows = [
-            (row, [self._cell(row, *of_column) for of_column in zip(self.columns, best, strict=True)])
+            (
+                row,
+                [self._cell(row, *of_column) for of_column in zip(self.columns, best, strict=True)],
+            )
             for row in measured
         ]
         # Rows quoted from the paper are shown separately, below the others.
         ours = {row.name: row for row in measured}
         self.published: CellRows = [
-            (row, [self._cell(row, column, ours=ours.get(row.name)) for column in self.columns]) for row in published
+            (row, [self._cell(row, column, ours=ours.get(row.name)) for column in self.columns])
+            for row in published
         ]
 
     def _mark(self, footnote: str | None) -> str:
         return self.footnotes.setdefault(footnote, _letter(len(self.footnotes))) if footnote else ""
 
-    def _cell(self, row: Row, column: Column, best: str | None = None, ours: Row | None = None) -> Cell:
+    def _cell(
+        self, row: Row, column: Column, best: str | None = None, ours: Row | None = None
+    ) -> Cell:
         score = row.scores.get(column.score)
         if score is None:
             return Cell(ABSENT)
@@ -235,22 +273,40 @@ class Table:
 
     @property
     def column_groups(self) -> list[tuple[str, int]]:
-        """Pairs (group, number of columns), one per run of neighboring columns with the same group."""
-        return [(group, len(list(columns))) for group, columns in groupby(self.columns, key=lambda one: one.group)]
+        """Pairs (group, number of columns), one per run of neighboring columns with the same
+        group.
+        """
+        return [
+            (group, len(list(columns)))
+            for group, columns in groupby(self.columns, key=lambda one: one.group)
+        ]
 
     def to_markdown(self) -> str:
         """Return a Markdown table with title, footnotes and notes."""
 
         def line(name: str, cells: Sequence[Cell]) -> str:
-            return "| " + " | ".join([name, *(cell.line + _sup(cell.mark) for cell in cells)]) + " |"
+            return (
+                "| " + " | ".join([name, *(cell.line + _sup(cell.mark) for cell in cells)]) + " |"
+            )
 
         headings = [Cell(f"{column.group} {column.heading}") for column in self.columns]
-        lines = [f"**{_markdown_text(self.title)}**", "", line("", headings), "|---|" + "---:|" * len(self.columns)]
+        lines = [
+            f"**{_markdown_text(self.title)}**",
+            "",
+            line("", headings),
+            "|---|" + "---:|" * len(self.columns),
+        ]
         lines += [line(_markdown_text(row.name), cells) for row, cells in self.measured]
         if self.published:
             lines.append(line(f"*{PUBLISHED}:*", [Cell("")] * len(self.columns)))
-            lines += [line(f"{_markdown_text(row.name)} (published)", cells) for row, cells in self.published]
-        lines += ["", *(f"{_sup(mark)} {_markdown_text(text)}  " for text, mark in self.footnotes.items())]
+            lines += [
+                line(f"{_markdown_text(row.name)} (published)", cells)
+                for row, cells in self.published
+            ]
+        lines += [
+            "",
+            *(f"{_sup(mark)} {_markdown_text(text)}  " for text, mark in self.footnotes.items()),
+        ]
         lines += [f"{_markdown_text(note)}  " for note in self.notes]
         return "\n".join(lines).rstrip() + "\n"
 
@@ -258,10 +314,15 @@ class Table:
         """Return a LaTeX table environment, which needs the booktabs package."""
 
         def line(name: str, cells: Sequence[Cell]) -> str:
-            texts = [_latex_text(cell.line) + (f"$^{{{cell.mark}}}$" if cell.mark else "") for cell in cells]
+            texts = [
+                _latex_text(cell.line) + (f"$^{{{cell.mark}}}$" if cell.mark else "")
+                for cell in cells
+            ]
             return " & ".join([_latex_text(name), *texts]) + r" \\"
 
-        groups, rules, first = [], [], 2
+        groups = []
+        rules = []
+        first = 2
         for group, width in self.column_groups:
             groups.append(rf"\multicolumn{{{width}}}{{c}}{{{_latex_text(group)}}}")
             rules.append(rf"\cmidrule(lr){{{first}-{first + width - 1}}}")
@@ -279,7 +340,10 @@ class Table:
             *(line(row.name, cells) for row, cells in self.measured),
         ]
         if self.published:
-            lines += [r"\midrule", rf"\multicolumn{{{1 + len(self.columns)}}}{{l}}{{\textit{{{PUBLISHED}}}}} \\"]
+            lines += [
+                r"\midrule",
+                rf"\multicolumn{{{1 + len(self.columns)}}}{{l}}{{\textit{{{PUBLISHED}}}}} \\",
+            ]
             lines += [line(f"{row.name} (published)", cells) for row, cells in self.published]
         lines += [r"\bottomrule", r"\end{tabular}"]
         below = [f"$^{{{mark}}}$ {_latex_text(text)}" for text, mark in self.footnotes.items()]
@@ -287,12 +351,15 @@ class Table:
         return "\n".join([*lines, r"\end{table}"]) + "\n"
 
 
-def write_results(folder: Path, stem: str, results: Mapping[str, Any], tables: Sequence[Table]) -> list[Path]:
+def write_results(
+    folder: Path, stem: str, results: Mapping[str, Any], tables: Sequence[Table]
+) -> list[Path]:
     """Write <stem>.json, .md and .tex, each atomically, and return their paths."""
     texts = {
         folder / f"{stem}.json": json.dumps(results, indent=1, ensure_ascii=False) + "\n",
         folder / f"{stem}.md": "\n".join(table.to_markdown() for table in tables),
-        folder / f"{stem}.tex": "% \\usepackage{booktabs}\n" + "\n".join(table.to_latex() for table in tables),
+        folder / f"{stem}.tex": "% \\usepackage{booktabs}\n"
+        + "\n".join(table.to_latex() for table in tables),
     }
     for path, text in texts.items():
         write_text(path, text)
@@ -319,7 +386,9 @@ def _sup(mark: str) -> str:
 def _markdown_text(text: str) -> str:
     """Escape text so that names cannot add columns, markup or links."""
     escaped = printable(text).replace("&", "&amp;").replace("<", "&lt;")
-    return "".join(f"\\{character}" if character in "\\`*_[]|#!" else character for character in escaped)
+    return "".join(
+        f"\\{character}" if character in "\\`*_[]|#!" else character for character in escaped
+    )
 
 
 def _latex_text(text: str) -> str:

@@ -1,6 +1,7 @@
 """Evaluation tasks, each with its scores, table columns and bootstrap estimates.
 
-Other packages can add tasks by registering instances of `Task` in the "byov.tasks" entry-point group.
+Other packages can add tasks by registering instances of `Task` in the "byov.tasks" entry-point
+group.
 """
 
 from abc import ABC, abstractmethod
@@ -17,20 +18,33 @@ from byov.evaluate.classification import few_shot_f1, phase_f1, predict_phases, 
 from byov.evaluate.frames import SETTINGS, VIEWS, Frames, Missing, Score, view_mask
 from byov.evaluate.kendalls_tau import PAIRS, kendalls_tau, tau_of_each_pair
 from byov.evaluate.online import predict_progress
-from byov.evaluate.progression import fit_regressors, phase_progression, progression_targets, regressor_inputs
+from byov.evaluate.progression import (
+    fit_regressors,
+    phase_progression,
+    progression_targets,
+    regressor_inputs,
+)
 from byov.evaluate.protocols import CHOICES, PROTOCOLS, Protocol
-from byov.evaluate.retrieval import average_precision_of_each_query, ego_first, mean_average_precision
+from byov.evaluate.retrieval import (
+    average_precision_of_each_query,
+    ego_first,
+    mean_average_precision,
+)
 from byov.evaluate.table import Column
 from byov.plugins import Registry
 from byov.progress import NO_PROGRESS, Progress, track
 from byov.records import UNLABELED
 
 Weights = NDArray[np.float64]  # (N, V) how often each bootstrap sample contains each test video
-Estimates = dict[str, NDArray[np.float64]]  # score name → (N,) values, one per bootstrap sample; NaN if undefined
+# Score name → (N,) values, one per bootstrap sample; NaN if undefined.
+Estimates = dict[str, NDArray[np.float64]]
 SETTING_NAMES = {"regular": "Regular", "ego2exo": "Ego2Exo", "exo2ego": "Exo2Ego"}
 PROGRESS_PERCENTS = (30, 50, 70, 90)  # points in a video at which the progress error is also scored
 MAIN_K = 10  # K in the paper's Table 1
-TIME_COLUMN = "progression: with AE2's time column, the frame index / 1000 as an additional input to the regressor"
+TIME_COLUMN = (
+    "progression: with AE2's time column, the frame index / 1000 as an additional input to "
+    "the regressor"
+)
 FEW_SHOT = "few-shot: mean ± sample standard deviation over disjoint draws of the training videos"
 
 
@@ -40,8 +54,10 @@ class EvaluationOptions:
 
     ks: tuple[int, ...] = (5, 10, 15)  # values of K in map@K, as in the paper
     tau_stride: int = 5  # Kendall's tau uses every n-th frame; 5 in the published code
-    fractions: tuple[float, ...] = (0.1, 0.5, 1.0)  # few-shot fractions of training videos, from the paper's appendix
-    time_column: bool = False  # append the frame index for progression, which AE2 does only for Pour Liquid
+    # few-shot fractions of training videos, from the paper's appendix.
+    fractions: tuple[float, ...] = (0.1, 0.5, 1.0)
+    # Append the frame index for progression, which AE2 does only for Pour Liquid.
+    time_column: bool = False
     training_progression: bool = False  # also score progression on the training videos
     seed: int = 0  # random seed for few-shot draws and bootstrap samples
     bootstrap: int = 0  # number of bootstrap samples for 95% confidence intervals; 0 for none
@@ -58,18 +74,27 @@ class Task(ABC):
     needs_actions = False  # needs video-level action labels
     needs_training = False  # fits a model on the training frames
     in_all = True  # whether --task all includes the task
-    protocols: tuple[Protocol, ...] = ("standard", "trimmed")  # supported protocols, the default first
+    # Supported protocols, the default first.
+    protocols: tuple[Protocol, ...] = ("standard", "trimmed")
 
     @abstractmethod
     def score(self, train: Frames, test: Frames, options: EvaluationOptions, /) -> dict[str, Score]:
-        """Return a dict mapping score names to scores. Use `train` only if `needs_training` is set."""
+        """Return a dict mapping score names to scores.
+
+        Use `train` only if `needs_training` is set.
+        """
 
     @abstractmethod
     def columns(self, options: EvaluationOptions, /) -> tuple[Column, ...]:
         """Return the columns of the task's own table."""
 
-    def resample(self, _train: Frames, _test: Frames, _weights: Weights, _options: EvaluationOptions, /) -> Estimates:
-        """Return bootstrap estimates of the scores. Fitted models and nearest neighbors stay the same."""
+    def resample(
+        self, _train: Frames, _test: Frames, _weights: Weights, _options: EvaluationOptions, /
+    ) -> Estimates:
+        """Return bootstrap estimates of the scores.
+
+        Fitted models and nearest neighbors stay the same.
+        """
         return {}
 
     def select(self, frames: Frames) -> Frames:
@@ -84,7 +109,9 @@ class Task(ABC):
             return "action labels"
         for needed in (split, "train") if self.needs_training else (split,):
             videos = [video for video in manifest.videos if video.split == needed and video.frames]
-            is_labeled = any(max(video.labels or (UNLABELED,)) > UNLABELED for video in videos) or not videos
+            is_labeled = (
+                any(max(video.labels or (UNLABELED,)) > UNLABELED for video in videos) or not videos
+            )
             if self.needs_labels and not (manifest.phases and is_labeled):
                 return f"phase labels for any {needed} video"
         return ""
@@ -96,22 +123,37 @@ class Classification(Task):
     needs_labels = needs_training = True
     protocols = PROTOCOLS
 
-    def score(self, train: Frames, test: Frames, _options: EvaluationOptions, /) -> dict[str, Score]:
-        return {f"classification/{setting}": Score.of(f1) for setting, f1 in phase_f1(train, test).items()}
+    def score(
+        self, train: Frames, test: Frames, _options: EvaluationOptions, /
+    ) -> dict[str, Score]:
+        return {
+            f"classification/{setting}": Score.of(f1)
+            for setting, f1 in phase_f1(train, test).items()
+        }
 
     def columns(self, _options: EvaluationOptions, /) -> tuple[Column, ...]:
         return _columns_by_setting("classification", "Classification (F1)", "F1")
 
-    def resample(self, train: Frames, test: Frames, weights: Weights, _options: EvaluationOptions, /) -> Estimates:
+    def resample(
+        self, train: Frames, test: Frames, weights: Weights, _options: EvaluationOptions, /
+    ) -> Estimates:
         estimates = {}
         for setting, predicted in predict_phases(train, test).items():
             if not isinstance(predicted, Missing):
                 view = VIEWS[setting][1]
-                scored, weights_of_view = test.of_view(view), weights[:, view_mask(test.is_ego, view)]
+                scored = test.of_view(view)
+                weights_of_view = weights[:, view_mask(test.is_ego, view)]
                 phases = np.union1d(scored.phases, predicted)
-                counts = np.zeros((len(scored.lengths), len(phases), len(phases)))  # (video, true, predicted)
-                np.add.at(counts, (scored.video_of_frame, *np.searchsorted(phases, (scored.phases, predicted))), 1)
-                estimates[f"classification/{setting}"] = weighted_f1(np.tensordot(weights_of_view, counts, 1))
+                # (video, true, predicted).
+                counts = np.zeros((len(scored.lengths), len(phases), len(phases)))
+                np.add.at(
+                    counts,
+                    (scored.video_of_frame, *np.searchsorted(phases, (scored.phases, predicted))),
+                    1,
+                )
+                estimates[f"classification/{setting}"] = weighted_f1(
+                    np.tensordot(weights_of_view, counts, 1)
+                )
         return estimates
 
 
@@ -121,10 +163,14 @@ class Retrieval(Task):
     needs_labels = True
     protocols = PROTOCOLS
 
-    def score(self, _train: Frames, test: Frames, options: EvaluationOptions, /) -> dict[str, Score]:
+    def score(
+        self, _train: Frames, test: Frames, options: EvaluationOptions, /
+    ) -> dict[str, Score]:
         scores = mean_average_precision(test, options.ks)
         return {
-            f"retrieval/map@{k}/{setting}": Score.of(scores[setting][k]) for k in options.ks for setting in SETTINGS
+            f"retrieval/map@{k}/{setting}": Score.of(scores[setting][k])
+            for k in options.ks
+            for setting in SETTINGS
         }
 
     def columns(self, options: EvaluationOptions, /) -> tuple[Column, ...]:
@@ -136,7 +182,9 @@ class Retrieval(Task):
             for k in options.ks
         )
 
-    def resample(self, _train: Frames, test: Frames, weights: Weights, options: EvaluationOptions, /) -> Estimates:
+    def resample(
+        self, _train: Frames, test: Frames, weights: Weights, options: EvaluationOptions, /
+    ) -> Estimates:
         """Resample the queries; their candidates stay the same."""
         first = np.unique(test.recording_of_video, return_index=True)[1]
         weights = weights[:, first][:, np.argsort(~test.is_ego[first], kind="stable")]
@@ -147,7 +195,9 @@ class Retrieval(Task):
             sums = np.add.reduceat(precisions, test.starts)  # (V, K)
             with np.errstate(invalid="ignore"):
                 means = (queries @ sums) / (queries @ test.lengths)[:, None]
-            estimates |= {f"retrieval/map@{k}/{setting}": means[:, i] for i, k in enumerate(options.ks)}
+            estimates |= {
+                f"retrieval/map@{k}/{setting}": means[:, i] for i, k in enumerate(options.ks)
+            }
         return estimates
 
 
@@ -159,17 +209,29 @@ class Progression(Task):
     def score(self, train: Frames, test: Frames, options: EvaluationOptions, /) -> dict[str, Score]:
         scored = {"train": train, "val": test} if options.training_progression else {"val": test}
         return {
-            f"progression/{split}": Score.of(phase_progression(train, frames, time_column=options.time_column))
+            f"progression/{split}": Score.of(
+                phase_progression(train, frames, time_column=options.time_column)
+            )
             for split, frames in scored.items()
         }
 
     def columns(self, options: EvaluationOptions, /) -> tuple[Column, ...]:
         note = TIME_COLUMN if options.time_column else ""
-        column = Column("progression/val", "Phase progression", "R²", "progression", is_correlation=True, note=note)
+        column = Column(
+            "progression/val",
+            "Phase progression",
+            "R²",
+            "progression",
+            is_correlation=True,
+            note=note,
+        )
         return (column,)
 
-    def resample(self, train: Frames, test: Frames, weights: Weights, options: EvaluationOptions, /) -> Estimates:
-        inputs, scores = regressor_inputs(test, options.time_column), []
+    def resample(
+        self, train: Frames, test: Frames, weights: Weights, options: EvaluationOptions, /
+    ) -> Estimates:
+        inputs = regressor_inputs(test, options.time_column)
+        scores = []
         for phase, coefficients, intercept in fit_regressors(train, options.time_column):
             targets = progression_targets(test, np.array([phase]))[:, 0]
             known = ~np.isnan(targets)
@@ -190,7 +252,8 @@ class Progression(Task):
 
 
 class FewShot(Task):
-    name, prefix = "few-shot", "few_shot"
+    name = "few-shot"
+    prefix = "few_shot"
     title = "Few-shot phase classification"
     needs_labels = needs_training = True
     in_all = False  # takes as long as all other tasks together
@@ -205,7 +268,13 @@ class FewShot(Task):
 
     def columns(self, options: EvaluationOptions, /) -> tuple[Column, ...]:
         return tuple(
-            Column(f"few_shot/{fraction}/{setting}", f"{name} few-shot (F1)", fraction, f"{name} F1", note=FEW_SHOT)
+            Column(
+                f"few_shot/{fraction}/{setting}",
+                f"{name} few-shot (F1)",
+                fraction,
+                f"{name} F1",
+                note=FEW_SHOT,
+            )
             for setting, name in SETTING_NAMES.items()
             for fraction in (f"{100 * value:g}%" for value in options.fractions)
         )
@@ -217,18 +286,26 @@ class ActionRecognition(Task):
     needs_actions = needs_training = True
     protocols = ("standard",)
 
-    def score(self, train: Frames, test: Frames, _options: EvaluationOptions, /) -> dict[str, Score]:
-        return {f"actions/{setting}": Score.of(score) for setting, score in action_map(train, test).items()}
+    def score(
+        self, train: Frames, test: Frames, _options: EvaluationOptions, /
+    ) -> dict[str, Score]:
+        return {
+            f"actions/{setting}": Score.of(score)
+            for setting, score in action_map(train, test).items()
+        }
 
     def columns(self, _options: EvaluationOptions, /) -> tuple[Column, ...]:
         return _columns_by_setting("actions", "Actions (mAP)", "mAP")
 
 
 class KendallsTau(Task):
-    name, prefix = "tau", "kendalls_tau"
+    name = "tau"
+    prefix = "kendalls_tau"
     title = "Kendall's tau for each combination of views"
 
-    def score(self, _train: Frames, test: Frames, options: EvaluationOptions, /) -> dict[str, Score]:
+    def score(
+        self, _train: Frames, test: Frames, options: EvaluationOptions, /
+    ) -> dict[str, Score]:
         taus = kendalls_tau(test, stride=options.tau_stride)
         return {f"kendalls_tau/{views}": score for views, score in taus.items()}
 
@@ -239,7 +316,9 @@ class KendallsTau(Task):
             for views, heading in headings.items()
         )
 
-    def resample(self, _train: Frames, test: Frames, weights: Weights, options: EvaluationOptions, /) -> Estimates:
+    def resample(
+        self, _train: Frames, test: Frames, weights: Weights, options: EvaluationOptions, /
+    ) -> Estimates:
         """Resample the videos; a video drawn twice is not compared with itself."""
         taus = tau_of_each_pair(test.every(options.tau_stride))
         has_tau = (~np.isnan(taus)).astype(np.float64)
@@ -249,14 +328,17 @@ class KendallsTau(Task):
             candidates = weights * view_mask(test.is_ego, candidate_view)
             sums = np.einsum("ni,ij,nj->n", queries, np.nan_to_num(taus), candidates, optimize=True)
             counts = np.einsum("ni,ij,nj->n", queries, has_tau, candidates, optimize=True)
-            estimates[f"kendalls_tau/{views}"] = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+            estimates[f"kendalls_tau/{views}"] = np.where(
+                counts > 0, sums / np.maximum(counts, 1), np.nan
+            )
         return estimates
 
 
 class ProgressError(Task):
     """Absolute difference between predicted and reference progress of frames embedded online."""
 
-    name, prefix = "progress-error", "progress_error"
+    name = "progress-error"
+    prefix = "progress_error"
     title = "Online progress error, in percent of the action"
     needs_labels = needs_all_frames = needs_training = True
     protocols = ("online",)
@@ -264,24 +346,50 @@ class ProgressError(Task):
     def score(self, train: Frames, test: Frames, options: EvaluationOptions, /) -> dict[str, Score]:
         errors = self._errors(train, test)
         if not errors:
-            return {column.score: Score.of(Missing("no phase labels")) for column in self.columns(options)}
+            return {
+                column.score: Score.of(Missing("no phase labels"))
+                for column in self.columns(options)
+            }
         return {name: Score.of(of_videos.mean()) for name, of_videos in errors.items()}
 
     def columns(self, _options: EvaluationOptions, /) -> tuple[Column, ...]:
-        headings = {"mean": "mean", **{f"{percent}%": f"at {percent}%" for percent in PROGRESS_PERCENTS}}
+        headings = {
+            "mean": "mean",
+            **{f"{percent}%": f"at {percent}%" for percent in PROGRESS_PERCENTS},
+        }
         return tuple(
-            Column(f"progress_error/{name}", "Progress error (%)", heading, "error", lower_is_better=True)
+            Column(
+                f"progress_error/{name}",
+                "Progress error (%)",
+                heading,
+                "error",
+                lower_is_better=True,
+            )
             for name, heading in headings.items()
         )
 
-    def resample(self, train: Frames, test: Frames, weights: Weights, _options: EvaluationOptions, /) -> Estimates:
-        return {name: (weights @ errors) / weights.sum(axis=1) for name, errors in self._errors(train, test).items()}
+    def resample(
+        self, train: Frames, test: Frames, weights: Weights, _options: EvaluationOptions, /
+    ) -> Estimates:
+        return {
+            name: (weights @ errors) / weights.sum(axis=1)
+            for name, errors in self._errors(train, test).items()
+        }
 
     def _errors(self, train: Frames, test: Frames) -> Estimates:
-        """Return a dict mapping score names to per-video errors (V,); empty if there are no phase labels."""
-        if train.labels is None or test.labels is None or train.progress is None or test.progress is None:
+        """Return a dict mapping score names to per-video errors (V,); empty if there are no phase
+        labels.
+        """
+        if (
+            train.labels is None
+            or test.labels is None
+            or train.progress is None
+            or test.progress is None
+        ):
             return {}
-        errors = np.abs(predict_progress(test.embeddings, train.embeddings, train.progress) - test.progress)
+        errors = np.abs(
+            predict_progress(test.embeddings, train.embeddings, train.progress) - test.progress
+        )
         by_score = {"progress_error/mean": np.add.reduceat(errors, test.starts) / test.lengths}
         for percent in PROGRESS_PERCENTS:  # The scored frames of a video are evenly spaced.
             index = np.maximum(np.rint(percent / 100 * test.lengths).astype(np.int64) - 1, 0)
@@ -290,7 +398,11 @@ class ProgressError(Task):
 
 
 def _check(name: str, task: Task) -> None:
-    if not isinstance(task, Task) or task.name != name or task.prefix in {one.prefix for one in _BUILT_IN}:
+    if (
+        not isinstance(task, Task)
+        or task.name != name
+        or task.prefix in {one.prefix for one in _BUILT_IN}
+    ):
         raise ValueError(f"not an instance of Task with the name {name!r} and a unique prefix")
 
 
@@ -321,7 +433,9 @@ def task_of(score: str) -> Task:
 
 
 def main_columns(options: EvaluationOptions, protocol: Protocol = "standard") -> tuple[Column, ...]:
-    """Return the columns of a protocol's main table: as in the paper's Table 1, except for the online protocol."""
+    """Return the columns of a protocol's main table: as in the paper's Table 1, except for the
+    online protocol.
+    """
     shared = (
         *TASKS["classification"].columns(options),
         *_retrieval_columns(MAIN_K if MAIN_K in options.ks else options.ks[0]),
@@ -334,7 +448,9 @@ def main_columns(options: EvaluationOptions, protocol: Protocol = "standard") ->
 def table_columns(
     tasks: Sequence[str], options: EvaluationOptions, protocol: Protocol = "standard"
 ) -> dict[str, tuple[Column, ...]]:
-    """Map table titles to columns: the main table if all its tasks were scored, then one table per task."""
+    """Map table titles to columns: the main table if all its tasks were scored, then one table per
+    task.
+    """
     scored = [task for task in TASKS.values() if task.name in tasks and protocol in task.protocols]
     tables = {task.title: task.columns(options) for task in scored}
     main = main_columns(options, protocol)
@@ -347,11 +463,19 @@ def table_columns(
 def scored_protocols(tasks: Sequence[str], choice: str = "all") -> tuple[Protocol, ...]:
     """Return the chosen protocols that at least one of the tasks supports."""
     chosen = CHOICES.get(choice, (choice,))
-    return tuple(one for one in PROTOCOLS if one in chosen and any(one in TASKS[task].protocols for task in tasks))
+    return tuple(
+        one
+        for one in PROTOCOLS
+        if one in chosen and any(one in TASKS[task].protocols for task in tasks)
+    )
 
 
 def score_frames(
-    train: Frames | None, test: Frames, tasks: list[Task], options: EvaluationOptions, progress: Progress = NO_PROGRESS
+    train: Frames | None,
+    test: Frames,
+    tasks: list[Task],
+    options: EvaluationOptions,
+    progress: Progress = NO_PROGRESS,
 ) -> dict[str, Score]:
     """Score test frames on tasks, with 95% confidence intervals if `options.bootstrap` is set.
 
@@ -367,9 +491,12 @@ def score_frames(
     """
     scores: dict[str, Score] = {}
     for task in track(tasks, progress, "scoring", unit="task", brief=True):
-        fitted, scored = task.select(train or test), task.select(test)
+        fitted = task.select(train or test)
+        scored = task.select(test)
         scores |= task.score(fitted, scored, options)
-        if not options.bootstrap or (task.needs_labels and (fitted.labels is None or scored.labels is None)):
+        if not options.bootstrap or (
+            task.needs_labels and (fitted.labels is None or scored.labels is None)
+        ):
             continue
         weights = draw_weights(scored, options.bootstrap, options.seed)
         for name, estimates in task.resample(fitted, scored, weights, options).items():
@@ -380,7 +507,9 @@ def score_frames(
 
 
 def draw_weights(test: Frames, count: int, seed: int) -> Weights:
-    """Draw bootstrap samples of recordings per view, with all their sub-clips, and return (count, V) weights."""
+    """Draw bootstrap samples of recordings per view, with all their sub-clips, and return (count,
+    V) weights.
+    """
     recordings = test.recording_of_video
     is_ego = test.is_ego[np.unique(recordings, return_index=True)[1]]
     random = np.random.default_rng(seed)
@@ -388,7 +517,9 @@ def draw_weights(test: Frames, count: int, seed: int) -> Weights:
     for view in (True, False):
         of_view = np.flatnonzero(is_ego == view)
         if len(of_view):
-            drawn[:, of_view] = random.multinomial(len(of_view), np.full(len(of_view), 1 / len(of_view)), count)
+            drawn[:, of_view] = random.multinomial(
+                len(of_view), np.full(len(of_view), 1 / len(of_view)), count
+            )
     return drawn[:, recordings]
 
 
@@ -397,4 +528,6 @@ def _retrieval_columns(k: int) -> tuple[Column, ...]:
 
 
 def _columns_by_setting(scores: str, group: str, short: str) -> tuple[Column, ...]:
-    return tuple(Column(f"{scores}/{setting}", group, name, short) for setting, name in SETTING_NAMES.items())
+    return tuple(
+        Column(f"{scores}/{setting}", group, name, short) for setting, name in SETTING_NAMES.items()
+    )

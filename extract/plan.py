@@ -27,16 +27,22 @@ from byov.text import pluralize
 LOGGER = logging.getLogger(__name__)
 OnMismatch = Literal["error", "trim"]
 State = Literal["cached", "missing", "stale", "conflict"]
-CPU_BATCH, CUDA_BATCH = 32, 256
-DEFAULT_RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)  # values in the paper's ablation; 1.0 selects all tokens
+CPU_BATCH = 32
+CUDA_BATCH = 256
+# Values in the paper's ablation; 1.0 selects all tokens.
+DEFAULT_RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
 
 
 @dataclass(frozen=True)
 class ExtractionOptions:
-    """Options of an extraction. Invalid ratios and shards raise on construction, before videos are read or rendered."""
+    """Options of an extraction.
+
+    Invalid ratios and shards raise on construction, before videos are read or rendered.
+    """
 
     ratios: tuple[float, ...] = DEFAULT_RATIOS
-    shard: tuple[int, int] = (1, 1)  # (i, n) selects every n-th video, starting with the i-th (from 1)
+    # (i, n) selects every n-th video, starting with the i-th (from 1).
+    shard: tuple[int, int] = (1, 1)
     resize: Resize = "squash"
     device: Device = "auto"
     compile: bool = False
@@ -45,17 +51,24 @@ class ExtractionOptions:
     policy: DecodingPolicy = STRICT
     on_mismatch: OnMismatch = "error"
     overwrite: bool = False
-    verify_sources: bool = False  # read whole videos instead of trusting their sizes and modification times
+    # Read whole videos instead of trusting their sizes and modification times.
+    verify_sources: bool = False
     cores: int | None = None  # default: all cores available to this process
 
     def __post_init__(self) -> None:
-        if not self.ratios or not all(not isinstance(ratio, str) and 0 < ratio <= 1 for ratio in self.ratios):
-            raise EncoderError(f"ratios {self.ratios}: expected numbers in (0, 1], like {DEFAULT_RATIOS}")
+        if not self.ratios or not all(
+            not isinstance(ratio, str) and 0 < ratio <= 1 for ratio in self.ratios
+        ):
+            raise EncoderError(
+                f"ratios {self.ratios}: expected numbers in (0, 1], like {DEFAULT_RATIOS}"
+            )
         for name, choices in (("resize", Resize), ("device", Device), ("on_mismatch", OnMismatch)):
             check_choice(name, getattr(self, name), choices)
         index, count = self.shard
         if not 1 <= index <= count:
-            raise DatasetError(f"shard {index}/{count}: expected part i of n with i from 1 to n, like 2/4")
+            raise DatasetError(
+                f"shard {index}/{count}: expected part i of n with i from 1 to n, like 2/4"
+            )
 
     def frames_per_batch(self, device_type: str) -> int:
         return self.batch_size or (CUDA_BATCH if device_type == "cuda" else CPU_BATCH)
@@ -101,7 +114,10 @@ class Plan:
     def reasons(self) -> list[str]:
         """Return messages that explain why cached videos are extracted again."""
         reasons = Counter(job.reason for job in self.in_state("stale"))
-        return [f"extracting {pluralize(count, 'cached video')} again: {reason}" for reason, count in reasons.items()]
+        return [
+            f"extracting {pluralize(count, 'cached video')} again: {reason}"
+            for reason, count in reasons.items()
+        ]
 
 
 @dataclass(frozen=True)
@@ -134,11 +150,14 @@ class Outcome:
         self.written_bytes += video.written_bytes
 
 
-def make_plan(dataset: Dataset, features_dir: Path, encoder: EncoderName, options: ExtractionOptions) -> Plan:
+def make_plan(
+    dataset: Dataset, features_dir: Path, encoder: EncoderName, options: ExtractionOptions
+) -> Plan:
     """Compare every video of the shard with its feature file.
 
-    An encoder without a revision gets the revision used in the cache, unless everything is overwritten. If the device
-    is "auto", the compute type is compared later, when the encoder is loaded.
+    An encoder without a revision gets the revision used in the cache, unless everything is
+    overwritten. If the device is "auto", the compute type is compared later, when the encoder is
+    loaded.
     """
     folder = manifest_path(features_dir, dataset.name).with_name(encoder_slug(encoder.id))
     if encoder.revision is None and not options.overwrite:
@@ -149,19 +168,27 @@ def make_plan(dataset: Dataset, features_dir: Path, encoder: EncoderName, option
     for video in dataset.videos[first - 1 :: step]:
         path = video_path(folder, video.view, video.id)
         state: State = "missing"
-        found, reason, kept = None, "", tuple[str, ...]()
+        found = None
+        reason = ""
+        kept = tuple[str, ...]()
         try:
             found = reader.read(video, verify_source=options.verify_sources)
         except CacheError as error:
-            state, reason = "stale", str(error)
+            state = "stale"
+            reason = str(error)
         if found is not None:
             reason = _staleness(found, video, options)
             state = "stale" if reason else "cached"
-            if conflict := _identity_conflict(found.identity, encoder, options) or found.source_change:
-                state, reason = "conflict", f"{path}: made {conflict}"
+            if (
+                conflict := _identity_conflict(found.identity, encoder, options)
+                or found.source_change
+            ):
+                state = "conflict"
+                reason = f"{path}: made {conflict}"
             kept = () if options.overwrite else found.indexed.ratios
         if options.overwrite and state != "missing":
-            state, reason = "stale", "--overwrite"
+            state = "stale"
+            reason = "--overwrite"
         ratios = tuple(sorted({*map(float, options.ratios), *map(float, kept)}))
         jobs.append(Job(video, path, state, reason, found, ratios))
     return Plan(dataset, encoder, folder, options, tuple(jobs))
@@ -171,7 +198,9 @@ def _staleness(found: CachedFile, video: Video, options: ExtractionOptions) -> s
     """Return the reason why a video must be extracted again, or "" if there is none."""
     if found.fragment != video.segment.fragment:
         return "its start or end has changed"
-    if lacking := [key for key in map(ratio_key, options.ratios) if key not in found.indexed.ratios]:
+    if lacking := [
+        key for key in map(ratio_key, options.ratios) if key not in found.indexed.ratios
+    ]:
         return f"lacks ratio {' '.join(lacking)}"
     frames = found.indexed.frames
     labels = frames if video.labels is None else len(video.labels)
@@ -180,8 +209,12 @@ def _staleness(found: CachedFile, video: Video, options: ExtractionOptions) -> s
     return ""
 
 
-def _identity_conflict(found: Mapping[str, str], encoder: EncoderName, options: ExtractionOptions) -> str:
-    """Describe how the identity of a file differs from the requested one; return "" if it does not."""
+def _identity_conflict(
+    found: Mapping[str, str], encoder: EncoderName, options: ExtractionOptions
+) -> str:
+    """Describe how the identity of a file differs from the requested one; return "" if it does
+    not.
+    """
     expected = {"encoder": encoder.id, "preprocessing": options.resize}
     if encoder.revision is not None:
         expected["revision"] = encoder.revision
@@ -202,11 +235,15 @@ def _pin_revision(encoder: EncoderName, folder: Path) -> EncoderName:
 
 
 def estimate_size(plan: Plan, checks: Sequence[Mapping[str, Any]]) -> tuple[int, int | None]:
-    """Return the number of frames to encode and the size of their features in bytes (None if the width is unknown)."""
+    """Return the number of frames to encode and the size of their features in bytes (None if the
+    width is unknown).
+    """
     frames = [0 if check["state"] == "cached" else check["frames"] or 0 for check in checks]
     width = WIDTHS.get(plan.encoder.id.rpartition("/")[2])
     # float16, with one column per ratio and about one more for the class token and the token order
-    values = sum(count * (len(job.ratios) + 1) for job, count in zip(plan.jobs, frames, strict=True))
+    values = sum(
+        count * (len(job.ratios) + 1) for job, count in zip(plan.jobs, frames, strict=True)
+    )
     return sum(frames), None if width is None else 2 * width * values
 
 
@@ -218,9 +255,21 @@ def check_videos(plan: Plan, progress: Progress = NO_PROGRESS) -> list[dict[str,
 
 
 def _check_video(job: Job) -> dict[str, Any]:
-    video, labels = job.video, job.label_count
-    check: dict[str, Any] = {"id": video.id, "view": video.view, "split": video.split, "state": job.state}
-    check |= {"frames": job.frames, "labels": labels, "events": len(video.events or ()), "size": None, "fps": None}
+    video = job.video
+    labels = job.label_count
+    check: dict[str, Any] = {
+        "id": video.id,
+        "view": video.view,
+        "split": video.split,
+        "state": job.state,
+    }
+    check |= {
+        "frames": job.frames,
+        "labels": labels,
+        "events": len(video.events or ()),
+        "size": None,
+        "fps": None,
+    }
     try:
         found = probe(video.path, video.segment)
     except VideoError as error:
@@ -231,6 +280,15 @@ def _check_video(job: Job) -> dict[str, Any]:
     elif found.truncation:
         problem = f"{video.source}: {found.truncation}"
     elif job.frames is None and labels not in (None, found.frames):
-        problem = f"{video.path}: {pluralize(found.frames, 'frame')} in the file but {pluralize(labels or 0, 'label')}"
-    size, fps = f"{found.width}x{found.height}", round(found.fps, 2)
-    return check | {"frames": job.frames or found.frames, "size": size, "fps": fps, "problem": problem}
+        problem = (
+            f"{video.path}: {pluralize(found.frames, 'frame')} in the file but "
+            f"{pluralize(labels or 0, 'label')}"
+        )
+    size = f"{found.width}x{found.height}"
+    fps = round(found.fps, 2)
+    return check | {
+        "frames": job.frames or found.frames,
+        "size": size,
+        "fps": fps,
+        "problem": problem,
+    }

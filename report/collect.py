@@ -47,19 +47,29 @@ T = TypeVar("T")
 
 SPLITS = ("test", "val", "train")  # in order of preference
 MAX_VIDEOS = 60  # maximum number of videos per view
-MAX_SAMPLES, MIN_SAMPLES = 100, 8  # limits on the number of sampled frames per video
+# limits on the number of sampled frames per video
+MAX_SAMPLES = 100
+MIN_SAMPLES = 8
 MIN_PICTURE_BYTES = 2500  # about 180 x 135 pixels as JPEG
 OTHER_BYTES = 1_200_000  # page size without pictures and embeddings
 BASE64_OVERHEAD = 4 / 3
-TSNE_POINTS, MIN_TSNE_POINTS = 600, 5
-QUERIES, RETRIEVED = 3, 5  # queries per direction, retrieved frames per query
-TOKEN_RATIOS, TOKEN_FRAMES = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0), 5
-WORST_VIDEOS, WORST_FRAMES = 3, 5
-PROGRESS_FRAMES, PROGRESS_PICTURE_PX, PRELOADED_BYTES = 8, 160 * 120, 1 << 30
+TSNE_POINTS = 600
+MIN_TSNE_POINTS = 5
+# queries per direction, retrieved frames per query
+QUERIES = 3
+RETRIEVED = 5
+TOKEN_RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
+TOKEN_FRAMES = 5
+WORST_VIDEOS = 3
+WORST_FRAMES = 5
+PROGRESS_FRAMES = 8
+PROGRESS_PICTURE_PX = 160 * 120
+PRELOADED_BYTES = 1 << 30
 TAU_STRIDE = EvaluationOptions().tau_stride
 VALIDATION = ("retrieval", "trimmed", "both", "tau")  # metrics in metrics.jsonl
 NO_CURVE = ("epoch", "step", "lr")  # keys in metrics.jsonl that are not plotted
-NO_LOSS = ("map@", DIAGNOSTICS_PREFIX)  # prefixes of keys in metrics.jsonl that are not training losses
+# Prefixes of keys in metrics.jsonl that are not training losses.
+NO_LOSS = ("map@", DIAGNOSTICS_PREFIX)
 DIAGNOSTICS = {
     "self": "self-view",
     "cross": "cross-view",
@@ -94,7 +104,10 @@ class SplitEmbeddings:
 
     @cached_property
     def mean_taus(self) -> NDArray[np.float64]:
-        """Mean tau of each video over its pairs, as query and as candidate, shape (V,); NaN if undefined."""
+        """Mean tau of each video over its pairs, as query and as candidate, shape (V,);
+
+        NaN if undefined.
+        """
         if "tau" not in evaluation.tasks_of(self.reader.manifest):
             return np.full(len(self.segments), np.nan)
         known = np.ma.masked_invalid(np.concatenate([self.taus, self.taus.T], axis=1))
@@ -110,11 +123,15 @@ class SplitEmbeddings:
         return self.frames.embeddings[first : first + self.frames.lengths[video]]
 
     def feature_header(self, video: int) -> Header:
-        return video_header(self.feature_folder, self.segments[video].video.view, self.segments[video].video.id)
+        return video_header(
+            self.feature_folder, self.segments[video].video.view, self.segments[video].video.id
+        )
 
 
 def attempt(make: Callable[..., T], data: SplitEmbeddings, *args: Any) -> T | Unavailable:
-    """Call `make` and convert its errors to `Unavailable`, removing local paths because reports are shared."""
+    """Call `make` and convert its errors to `Unavailable`, removing local paths because reports are
+    shared.
+    """
     try:
         return make(data, *args)
     except (CacheError, EvaluationError, TrainError) as error:
@@ -139,15 +156,18 @@ def collect(
 ) -> content.Content:
     """Collect the parts of a report. Parts that cannot be shown are `Unavailable`.
 
-    The tables include all compared runs, the figures only the first. Video files are searched for in `videos`, then at
-    the paths they had during extraction. `seed` is the random seed for t-SNE; `max_mb` limits the size of the page.
+    The tables include all compared runs, the figures only the first. Video files are searched for
+    in `videos`, then at the paths they had during extraction. `seed` is the random seed for t-SNE;
+    `max_mb` limits the size of the page.
     """
     with progress.bar("report", unit="step", total=4, brief=True) as steps:
         data = read_split(runs_dir, features_dir, run.name, split)
         runs = [data]
         for record in compared[:1]:
             reader = RunEmbeddings(runs_dir, features_dir, record.name)
-            runs.append(replace(data, reader=reader, frames=reader.frames_of(data.segments, data.split)))
+            runs.append(
+                replace(data, reader=reader, frames=reader.frames_of(data.segments, data.split))
+            )
         steps.advance(latest="tables")
         results = attempt(_evaluate, data, (run, *compared), progress)
         strips = attempt(choose_strips, data)
@@ -158,12 +178,16 @@ def collect(
             for video in data.of_view(view)[:1]
         }
         bytes_per_frame = sum(one.frames.embeddings.shape[1] for one in runs)
-        max_samples, picture_bytes = page_budget(data.frames.lengths, bytes_per_frame, int(max_mb * 1e6))
+        max_samples, picture_bytes = page_budget(
+            data.frames.lengths, bytes_per_frame, int(max_mb * 1e6)
+        )
         sampled = [evenly_spaced(len(segment), max_samples) for segment in data.segments]
         steps.advance(latest="t-SNE")
         projection = attempt(project, data, runs, sampled, seed)
         steps.advance(latest="frames")
-        shown_frames = [{*frames, *token_frames.get(video, ())} for video, frames in enumerate(sampled)]
+        shown_frames = [
+            {*frames, *token_frames.get(video, ())} for video, frames in enumerate(sampled)
+        ]
         pairs = [pair for worst in (failures.worst if failures else ()) for pair in worst.pairs]
         for ref in chain(*(strips or ()), *pairs):
             shown_frames[ref.video].add(ref.frame)
@@ -173,7 +197,9 @@ def collect(
         read = partial(attempt, _decode, data, sources, area)
         with ThreadPoolExecutor(usable_cores()) as pool:
             done = pool.map(read, range(len(samples)), samples)
-            pixels = list(track(done, progress, "frames", unit="video", total=len(samples), brief=True))
+            pixels = list(
+                track(done, progress, "frames", unit="video", total=len(samples), brief=True)
+            )
         pictures = encode_pictures(pixels, picture_bytes)
         steps.advance()
     if strips:  # drop strips whose query has no picture
@@ -188,7 +214,9 @@ def collect(
             name=segment.name,
             view=segment.video.view,
             frames=len(segment),
-            pts_seconds=read_array(data.reader.path(segment), "pts_seconds", remedy=data.reader.remedy),
+            pts_seconds=read_array(
+                data.reader.path(segment), "pts_seconds", remedy=data.reader.remedy
+            ),
             labels=segment.video.labels if data.reader.manifest.phases else None,
             samples=samples[video],
             tau=None if np.isnan(data.mean_taus[video]) else float(data.mean_taus[video]),
@@ -209,7 +237,8 @@ def collect(
         curves=attempt(lambda _: read_curves(run), data),
         projection=projection,
         strips=strips,
-        tokens=tuple(one for one in tokens if one) or next(one for one in tokens if isinstance(one, Unavailable)),
+        tokens=tuple(one for one in tokens if one)
+        or next(one for one in tokens if isinstance(one, Unavailable)),
         failures=failures,
         progress=attempt(progress_labels, data, sources),
         vectors=attempt(_vectors, data, runs, samples),
@@ -218,19 +247,25 @@ def collect(
     )
 
 
-def read_split(runs_dir: Path, features_dir: Path, run: str, split: str | None = None) -> SplitEmbeddings:
+def read_split(
+    runs_dir: Path, features_dir: Path, run: str, split: str | None = None
+) -> SplitEmbeddings:
     """Read a run's embeddings for a split, of at most MAX_VIDEOS videos per view."""
     reader = RunEmbeddings(runs_dir, features_dir, run)
     if split is None:
         available = {video.split for video in reader.manifest.videos if video.frames}
         split = next((split for split in SPLITS if split in available), SPLITS[0])
         if split != SPLITS[0]:
-            LOGGER.info(f"{reader.manifest.dataset} has no test videos; the report shows the {split} split")
+            LOGGER.info(
+                f"{reader.manifest.dataset} has no test videos; the report shows the {split} split"
+            )
     everything = segments(reader.manifest, split)
     shown = limit_videos(everything)
     if len(shown) < len(everything):
         LOGGER.info(f"the figures show {len(shown)} of the {len(everything)} {split} videos")
-    return SplitEmbeddings(runs_dir, features_dir, reader, split, tuple(shown), reader.frames_of(shown, split))
+    return SplitEmbeddings(
+        runs_dir, features_dir, reader, split, tuple(shown), reader.frames_of(shown, split)
+    )
 
 
 def limit_videos(everything: Sequence[Segment]) -> list[Segment]:
@@ -239,22 +274,33 @@ def limit_videos(everything: Sequence[Segment]) -> list[Segment]:
     return [videos[index] for videos in views for index in evenly_spaced(len(videos), MAX_VIDEOS)]
 
 
-def page_budget(lengths: NDArray[np.int64], bytes_per_frame: int, page_bytes: int) -> tuple[int, int]:
-    """Return the number of samples per video and the total picture size in bytes that fit within the page size."""
+def page_budget(
+    lengths: NDArray[np.int64], bytes_per_frame: int, page_bytes: int
+) -> tuple[int, int]:
+    """Return the number of samples per video and the total picture size in bytes that fit within
+    the page size.
+    """
     available = max(int((page_bytes - OTHER_BYTES) / BASE64_OVERHEAD), 0)
     fitting = available // (len(lengths) * (bytes_per_frame + MIN_PICTURE_BYTES))
     samples = min(max(fitting, MIN_SAMPLES), MAX_SAMPLES)
     return samples, max(available - int(lengths.clip(max=samples).sum()) * bytes_per_frame, 0)
 
 
-def _evaluate(data: SplitEmbeddings, runs: Sequence[RunRecord], progress: Progress) -> evaluation.Results:
+def _evaluate(
+    data: SplitEmbeddings, runs: Sequence[RunRecord], progress: Progress
+) -> evaluation.Results:
     """Compute the results of byov-eval --task all."""
-    manifest, folders = data.reader.manifest, (data.runs_dir, data.features_dir)
-    split: ScoredSplit | None = next((one for one in get_args(ScoredSplit) if one == data.split), None)
+    manifest = data.reader.manifest
+    folders = (data.runs_dir, data.features_dir)
+    split: ScoredSplit | None = next(
+        (one for one in get_args(ScoredSplit) if one == data.split), None
+    )
     if split is None:
         raise EvaluationError(f"{manifest.dataset} has no test or val videos to score")
     scope = evaluation.scope_of_all(manifest, split, EvaluationOptions())
-    frozen = evaluation.frozen_columns(data.features_dir, manifest.dataset, [run.column for run in runs])
+    frozen = evaluation.frozen_columns(
+        data.features_dir, manifest.dataset, [run.column for run in runs]
+    )
     readers = evaluation.readers_to_compare(*folders, manifest.dataset, runs, baselines=frozen)
     scope = evaluation.scope_of_runs(scope, readers, explicit=False)
     return evaluation.compare(manifest, readers, scope, progress)
@@ -276,11 +322,15 @@ def choose_strips(data: SplitEmbeddings) -> tuple[content.Strip, ...]:
         for part in range(QUERIES):
             video = queries[(2 * part + 1) * len(queries) // (2 * QUERIES)]
             frame = (2 * part + 1) * len(data.segments[video]) // (2 * QUERIES)
-            query, found = data.embeddings(video)[frame].astype(np.float64), []
+            query = data.embeddings(video)[frame].astype(np.float64)
+            found = []
             for other in data.of_view(candidate_view):
                 distances = np.linalg.norm(data.embeddings(other) - query, axis=1)
                 found.append((distances.min(), FrameRef(other, int(distances.argmin()))))
-            strips[video, frame] = (FrameRef(video, frame), *(ref for _, ref in sorted(found)[:RETRIEVED]))
+            strips[video, frame] = (
+                FrameRef(video, frame),
+                *(ref for _, ref in sorted(found)[:RETRIEVED]),
+            )
     return tuple(strips.values())
 
 
@@ -289,8 +339,12 @@ def find_failures(data: SplitEmbeddings) -> content.Failures:
     _require_two_videos(data)
     manifest = data.reader.manifest
     if "tau" not in evaluation.tasks_of(manifest):
-        raise EvaluationError(f"the videos of {manifest.dataset} show different actions, so Kendall's tau is undefined")
-    taus, means = data.taus, data.mean_taus
+        raise EvaluationError(
+            f"the videos of {manifest.dataset} show different actions, so Kendall's tau is "
+            "undefined"
+        )
+    taus = data.taus
+    means = data.mean_taus
     ascending = np.argsort(means, kind="stable")  # NaN values come last
     chosen = [int(video) for video in ascending[:WORST_VIDEOS] if not np.isnan(means[video])]
     if not chosen:
@@ -301,20 +355,29 @@ def find_failures(data: SplitEmbeddings) -> content.Failures:
         others = [other for other in range(len(data.segments)) if other != video]
         partner = min(others, key=lambda other: np.nan_to_num(taus[video, other], nan=np.inf))
         matched = nearest(data.embeddings(video)[list(frames)], data.embeddings(partner)).tolist()
-        pairs = [(FrameRef(video, at), FrameRef(partner, match)) for at, match in zip(frames, matched, strict=True)]
+        pairs = [
+            (FrameRef(video, at), FrameRef(partner, match))
+            for at, match in zip(frames, matched, strict=True)
+        ]
         tau = float(taus[video, partner])
         worst.append(content.WorstVideo(video, float(means[video]), partner, tau, tuple(pairs)))
     reference = FrameRef(chosen[0], len(data.segments[chosen[0]]) // 2)
     z = data.embeddings(reference.video).astype(np.float64)
-    is_unit = np.allclose(np.linalg.norm(z, axis=1), 1, atol=1e-2)  # the softmax of unit vectors is always flat
+    # The softmax of unit vectors is always flat.
+    is_unit = np.allclose(np.linalg.norm(z, axis=1), 1, atol=1e-2)
     similarity = None if is_unit else softmax(z @ z[reference.frame] / np.sqrt(z.shape[1]))
     return content.Failures(tuple(worst), reference, similarity)
 
 
 def project(
-    data: SplitEmbeddings, runs: Sequence[SplitEmbeddings], sampled: Sequence[tuple[int, ...]], seed: int
+    data: SplitEmbeddings,
+    runs: Sequence[SplitEmbeddings],
+    sampled: Sequence[tuple[int, ...]],
+    seed: int,
 ) -> content.Projection:
-    """Compute t-SNE maps of the frozen features, the untrained model and the runs from some samples of each video."""
+    """Compute t-SNE maps of the frozen features, the untrained model and the runs from some samples
+    of each video.
+    """
     limit = max(TSNE_POINTS // len(sampled), 2)
     chosen = [[frames[index] for index in evenly_spaced(len(frames), limit)] for frames in sampled]
     points = [FrameRef(video, frame) for video, frames in enumerate(chosen) for frame in frames]
@@ -328,22 +391,33 @@ def project(
     run = data.reader.run
     features = CachedFeatures(data.features_dir, run.dataset, run.encoder_folder, run.column)
     embeddings = {f"Frozen: {features.name}": read(features)}
-    with suppress(CacheError, EvaluationError):  # the embeddings of the untrained model may have been deleted
-        embeddings["Untrained"] = read(RunEmbeddings(data.runs_dir, data.features_dir, run.name, untrained=True))
+    # The embeddings of the untrained model may have been deleted.
+    with suppress(CacheError, EvaluationError):
+        embeddings["Untrained"] = read(
+            RunEmbeddings(data.runs_dir, data.features_dir, run.name, untrained=True)
+        )
     for one in runs:
         embeddings[f"Trained: {one.reader.run.name}"] = read(one.reader)
     maps = tuple((title, analysis.tsne(rows, seed)) for title, rows in embeddings.items())
     return content.Projection(tuple(points), maps)
 
 
-def _decode(data: SplitEmbeddings, sources: SourceVideos, area: int, video: int, frames: Sequence[int]) -> Pixels:
+def _decode(
+    data: SplitEmbeddings, sources: SourceVideos, area: int, video: int, frames: Sequence[int]
+) -> Pixels:
     return sources.decode(data.feature_header(video), frames, area)
 
 
 def token_selection(
-    data: SplitEmbeddings, video: int, frames: tuple[int, ...], samples: Sequence[int], pixels: Pixels | Unavailable
+    data: SplitEmbeddings,
+    video: int,
+    frames: tuple[int, ...],
+    samples: Sequence[int],
+    pixels: Pixels | Unavailable,
 ) -> content.TokenSelection:
-    """Darken the tokens excluded at each ratio in some frames of a video, given the pixels of its samples."""
+    """Darken the tokens excluded at each ratio in some frames of a video, given the pixels of its
+    samples.
+    """
     if isinstance(pixels, Unavailable):
         raise CacheError(pixels.reason)
     header = data.feature_header(video)
@@ -353,7 +427,10 @@ def token_selection(
         raise CacheError(f"the tokens of {data.segments[video].name} do not form a square grid")
     cropped = header.provenance.preprocessing.startswith("crop")
     shown = [(pixels[samples.index(frame)], order[frame]) for frame in frames]
-    pictures = [[analysis.darken_excluded(*each, ratio, cropped=cropped) for each in shown] for ratio in TOKEN_RATIOS]
+    pictures = [
+        [analysis.darken_excluded(*each, ratio, cropped=cropped) for each in shown]
+        for ratio in TOKEN_RATIOS
+    ]
     return content.TokenSelection(video, frames, TOKEN_RATIOS, np.array(pictures))
 
 
@@ -363,13 +440,19 @@ def _vectors(
     _require_two_videos(data)
     vectors = []
     for run in runs:
-        of_video = tuple(run.embeddings(video)[list(frames)] for video, frames in enumerate(samples))
+        of_video = tuple(
+            run.embeddings(video)[list(frames)] for video, frames in enumerate(samples)
+        )
         vectors.append(content.RunVectors(run.reader.run.name, of_video, run.taus))
     return tuple(vectors)
 
 
-def progress_labels(data: SplitEmbeddings, sources: SourceVideos) -> tuple[content.ProgressLabels, ...]:
-    """Return, for each view, the labels of the training video in which they differ most from normalized time."""
+def progress_labels(
+    data: SplitEmbeddings, sources: SourceVideos
+) -> tuple[content.ProgressLabels, ...]:
+    """Return, for each view, the labels of the training video in which they differ most from
+    normalized time.
+    """
     run = data.reader.run
     if run.settings.get("method") != "timeline" or run.settings.get("progress_labels") != "aligned":
         return ()
@@ -380,13 +463,17 @@ def progress_labels(data: SplitEmbeddings, sources: SourceVideos) -> tuple[conte
     shown = []
     for view in VIEWS:
         gaps = [
-            np.abs(label.numpy() - np.linspace(0, 1, len(label))).mean() if video.view == view else 0.0
+            np.abs(label.numpy() - np.linspace(0, 1, len(label))).mean()
+            if video.view == view
+            else 0.0
             for video, label in zip(videos, labels, strict=True)
         ]
         if not max(gaps, default=0.0):
             continue
-        video, label = videos[int(np.argmax(gaps))], labels[int(np.argmax(gaps))].double().numpy()
-        frames, header = centers(len(label), PROGRESS_FRAMES), video_header(training.folder, view, video.id)
+        video = videos[int(np.argmax(gaps))]
+        label = labels[int(np.argmax(gaps))].double().numpy()
+        frames = centers(len(label), PROGRESS_FRAMES)
+        header = video_header(training.folder, view, video.id)
         pictures = None
         with suppress(CacheError):
             pictures = sources.decode(header, frames, PROGRESS_PICTURE_PX)
@@ -398,9 +485,15 @@ def read_curves(run: RunRecord) -> content.Curves:
     """Read a run's losses and validation scores from metrics.jsonl."""
     records = read_metrics(run)
     names = dict.fromkeys(name for record in records for name in record)
-    losses = [name for name in names if name not in (*NO_CURVE, *VALIDATION) and not name.startswith(NO_LOSS)]
+    losses = [
+        name
+        for name in names
+        if name not in (*NO_CURVE, *VALIDATION) and not name.startswith(NO_LOSS)
+    ]
     if not losses and not names.keys() & VALIDATION:
-        raise CacheError(f"the run has no losses or scores in {METRICS_NAME}, or the file is missing or damaged")
+        raise CacheError(
+            f"the run has no losses or scores in {METRICS_NAME}, or the file is missing or damaged"
+        )
     # Find the epoch of the saved model by its validation scores, unless the last model was saved.
     saved = run.settings.get("select") != "last" and run.training.get("validation")
     kept = [record["epoch"] for record in records if saved and saved.items() <= record.items()]
@@ -418,7 +511,9 @@ def read_curves(run: RunRecord) -> content.Curves:
 
 def _curve(records: Sequence[dict[str, Any]], name: str) -> content.Curve:
     points = [(record["epoch"], float(record[name])) for record in records if name in record]
-    return content.Curve(name, tuple(epoch for epoch, _ in points), tuple(value for _, value in points))
+    return content.Curve(
+        name, tuple(epoch for epoch, _ in points), tuple(value for _, value in points)
+    )
 
 
 def manifest_rows(manifest: Manifest, dataset_folder: Path) -> tuple[dict[str, str], ...]:
@@ -427,13 +522,20 @@ def manifest_rows(manifest: Manifest, dataset_folder: Path) -> tuple[dict[str, s
     Paths are relative to the common folder of all videos because reports are shared.
     """
     paths: dict[str, str] = {}
-    with suppress(CacheError, ValueError):  # the index is damaged or empty, or the videos are on different drives
+    # The index is damaged or empty, or the videos are on different drives.
+    with suppress(CacheError, ValueError):
         sources = read_sources(dataset_folder)
         top = os.path.commonpath([path.parent for path in sources.values()])
         paths = {video: path.relative_to(top).as_posix() for video, path in sources.items()}
-    fragments, rows = load_index(dataset_folder).segments, []
+    fragments = load_index(dataset_folder).segments
+    rows = []
     for video in manifest.videos:
-        row = {"path": paths.get(video.id, ""), "view": video.view, "split": video.split, "id": video.id}
+        row = {
+            "path": paths.get(video.id, ""),
+            "view": video.view,
+            "split": video.split,
+            "id": video.id,
+        }
         row["events"] = events_cell(video.labels or (), len(manifest.phases))
         row["start"], row["end"] = parse_source(fragments.get(video.id, ""))[1].cells
         rows.append(row | {"pair": video.pair or ""})
@@ -441,22 +543,26 @@ def manifest_rows(manifest: Manifest, dataset_folder: Path) -> tuple[dict[str, s
 
 
 def events_cell(labels: Sequence[int], phases: int) -> str:
-    """Format the first frames of the phases, such as "31f;52f", with marks where labels stop and resume.
+    """Format the first frames of the phases, such as "31f;52f", with marks where labels stop and
+    resume.
 
-    Phases that never occur start after the last frame, unless that frame is unlabeled. Return "" if the labels are not
-    consecutive phases.
+    Phases that never occur start after the last frame, unless that frame is unlabeled. Return "" if
+    the labels are not consecutive phases.
     """
     known = [label for label in labels if label != UNLABELED]
     if not known or known != sorted(known) or known[0] < 0 or known[-1] >= phases:
         return ""
-    events, phase, first = list[str](), 0, 0
+    events = list[str]()
+    phase = 0
+    first = 0
     for label, stretch in groupby(labels):
         if label == UNLABELED:
             events.append(f"{first}f {UNLABELED_MARK}")
         elif label == phase and first:
             events.append(f"{first}f {RESUME_MARK}")
         events += [f"{first}f" for _ in range(phase, label)]
-        phase, first = max(phase, label), first + len(list(stretch))
+        phase = max(phase, label)
+        first = first + len(list(stretch))
     if labels[-1] != UNLABELED:
         events += [f"{first}f" for _ in range(phase + 1, phases)]
     return ";".join(events)

@@ -1,7 +1,8 @@
-"""Contents of a report. `byov.report.page` renders them as HTML, `byov.report.figures` as figures for a paper.
+"""Contents of a report. `byov.report.page` renders them as HTML, `byov.report.figures` as figures
+for a paper.
 
-Parts that cannot be shown are `Unavailable`, with the reason. Videos are given as indices into `Content.videos`, and
-frames as indices into the video.
+Parts that cannot be shown are `Unavailable`, with the reason. Videos are given as indices into
+`Content.videos`, and frames as indices into the video.
 """
 
 from dataclasses import dataclass
@@ -37,7 +38,8 @@ class Unavailable:
 
 
 Pictures = tuple[bytes, ...]  # encoded as JPEG
-Strip = tuple["FrameRef", ...]  # a query and its nearest frames in videos of the other view, nearest first
+# A query and its nearest frames in videos of the other view, nearest first.
+Strip = tuple["FrameRef", ...]
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,14 @@ class ShownVideo:
         return f"{self.pts_seconds[frame]:.2f} s"
 
     def phase(self, frame: int) -> int | None:
-        return None if self.labels is None or self.labels[frame] == UNLABELED else self.labels[frame]
+        return (
+            None if self.labels is None or self.labels[frame] == UNLABELED else self.labels[frame]
+        )
 
     def phase_runs(self) -> list[tuple[int, int, int]]:
         """Return (first frame, end frame, phase) for each labeled segment."""
-        runs, first = [], 0
+        runs = []
+        first = 0
         for phase, stretch in groupby(self.labels or ()):
             end = first + len(list(stretch))
             if phase != UNLABELED:
@@ -84,12 +89,15 @@ class Curves:
     losses: tuple[Curve, ...]
     validation: tuple[Curve, ...]  # empty if there is no val split
     kept_epoch: int | None  # epoch of the saved model, if validation selected it
-    diagnostics: tuple[Curve, ...] = ()  # losses on fixed clips, with changed contexts, and of trivial predictors
+    # Losses on fixed clips, with changed contexts, and of trivial predictors.
+    diagnostics: tuple[Curve, ...] = ()
 
 
 @dataclass(frozen=True)
 class Projection:
-    """t-SNE maps of the same frames for the frozen features, the untrained model and the trained runs."""
+    """t-SNE maps of the same frames for the frozen features, the untrained model and the trained
+    runs.
+    """
 
     frames: tuple[FrameRef, ...]  # n frames, in the order of the points
     maps: tuple[tuple[str, NDArray[np.float64]], ...]  # title and (n, 2) points
@@ -97,7 +105,9 @@ class Projection:
 
 @dataclass(frozen=True)
 class TokenSelection:
-    """Tokens kept by selective token merging, as pictures in which excluded patches are darkened."""
+    """Tokens kept by selective token merging, as pictures in which excluded patches are
+    darkened.
+    """
 
     video: int
     frames: tuple[int, ...]  # F frames
@@ -113,7 +123,8 @@ class WorstVideo:
     tau: float  # mean over its pairs
     partner: int
     partner_tau: float
-    pairs: tuple[tuple[FrameRef, FrameRef], ...]  # frames of the video, each with the partner's nearest frame
+    # Frames of the video, each with the partner's nearest frame.
+    pairs: tuple[tuple[FrameRef, FrameRef], ...]
 
 
 @dataclass(frozen=True)
@@ -122,16 +133,20 @@ class Failures:
 
     worst: tuple[WorstVideo, ...]  # worst first
     reference: FrameRef  # frame in the worst video
-    similarity: NDArray[np.float64] | None  # (T,) softmax of z_ref · z_t / sqrt(D); None for unit vectors
+    # (T,) softmax of z_ref · z_t / sqrt(D); None for unit vectors.
+    similarity: NDArray[np.float64] | None
 
 
 @dataclass(frozen=True)
 class RunVectors:
-    """A run's embeddings of the sampled frames, from which the page computes nearest frames and alignments."""
+    """A run's embeddings of the sampled frames, from which the page computes nearest frames and
+    alignments.
+    """
 
     name: str
     of_video: tuple[NDArray[np.float32], ...]  # (samples, D) per video
-    taus: NDArray[np.float64]  # (V, V) Kendall's tau for each query and candidate video; NaN if undefined
+    # (V, V) Kendall's tau for each query and candidate video; NaN if undefined.
+    taus: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -162,7 +177,8 @@ class Content:
     failures: Failures | Unavailable
     progress: tuple[ProgressLabels, ...] | Unavailable  # empty for methods without progress labels
     vectors: tuple[RunVectors, ...] | Unavailable  # this run, and the first compared run
-    manifest_rows: tuple[dict[str, str], ...]  # all videos in the dataset, for byov-extract --manifest
+    # All videos in the dataset, for byov-extract --manifest.
+    manifest_rows: tuple[dict[str, str], ...]
     provenance: tuple[tuple[str, str], ...]
 
     @property

@@ -25,13 +25,30 @@ from byov.progress import NO_PROGRESS, Progress, track
 from byov.report import content as parts
 from byov.report import style
 from byov.report.content import Content, FrameRef
-from byov.report.style import COLUMN_INCHES, FAINT, INK, LEGEND_ROW_INCHES, PAGE_INCHES, fit_text, legend, phase_color
+from byov.report.style import (
+    COLUMN_INCHES,
+    FAINT,
+    INK,
+    LEGEND_ROW_INCHES,
+    PAGE_INCHES,
+    fit_text,
+    legend,
+    phase_color,
+)
 
 Entries = list[tuple[Artist, str]]  # legend handles and names
 Picture = NDArray[np.uint8]  # (height, width, 3)
 
 NAMES = (
-    *("tsne", "retrieval_ego2exo", "retrieval_exo2ego", "tokens_ego", "tokens_exo", "alignment", "failures"),
+    *(
+        "tsne",
+        "retrieval_ego2exo",
+        "retrieval_exo2ego",
+        "tokens_ego",
+        "tokens_exo",
+        "alignment",
+        "failures",
+    ),
     *("curves", "diagnostics", "softmax", "progress"),
 )
 VIEW_MARKERS = {"ego": "o", "exo": "s"}  # the same markers as in the paper
@@ -39,7 +56,8 @@ VIEW_MARKERS = {"ego": "o", "exo": "s"}  # the same markers as in the paper
 CAPTION_LINE_INCHES = 0.14
 MAX_CELL_INCHES = 1.25
 LABEL_INCHES = 1.05  # width of the labels on the left of a grid
-BORDERS = {None: style.PLAIN, True: style.RIGHT, False: style.WRONG}  # keys: whether a frame has the query's phase
+# keys: whether a frame has the query's phase.
+BORDERS = {None: style.PLAIN, True: style.RIGHT, False: style.WRONG}
 
 
 def figure_files(folder: Path) -> list[Path]:
@@ -48,14 +66,17 @@ def figure_files(folder: Path) -> list[Path]:
 
 
 def write_figures(content: Content, folder: Path, progress: Progress = NO_PROGRESS) -> list[Path]:
-    """Write <name>.png and <name>.pdf for each part that can be shown, in the sizes of the CVPR template.
+    """Write <name>.png and <name>.pdf for each part that can be shown, in the sizes of the CVPR
+    template.
 
     The files are deterministic. Outdated figures from an earlier report are removed.
     """
     make_folder(folder)
     written = []
     with style.paper_style():
-        for name, figure in track(_figures(content), progress, "figures", unit="figure", total=len(NAMES), brief=True):
+        for name, figure in track(
+            _figures(content), progress, "figures", unit="figure", total=len(NAMES), brief=True
+        ):
             written += _save(figure, folder, name)
     for path in figure_files(folder):
         if path not in written:
@@ -63,7 +84,9 @@ def write_figures(content: Content, folder: Path, progress: Progress = NO_PROGRE
     return written
 
 
-def write_score_curves(panels: Sequence[parts.ScorePanel], setting: str, folder: Path, name: str) -> list[Path]:
+def write_score_curves(
+    panels: Sequence[parts.ScorePanel], setting: str, folder: Path, name: str
+) -> list[Path]:
     """Write <name>.png and <name>.pdf with scores as a function of a setting."""
     with style.paper_style():
         return _save(draw_score_curves(panels, setting), folder, name)
@@ -71,10 +94,17 @@ def write_score_curves(panels: Sequence[parts.ScorePanel], setting: str, folder:
 
 def _save(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Write a PNG and a PDF without timestamps."""
-    png, pdf = folder / f"{name}.png", folder / f"{name}.pdf"
+    png = folder / f"{name}.png"
+    pdf = folder / f"{name}.pdf"
     options = {"compress_level": 4}  # takes half the time of level 6 and is hardly larger
     with replacing_file(png) as file:
-        figure.savefig(file, format="png", dpi=style.DOTS_PER_INCH, metadata={"Software": None}, pil_kwargs=options)
+        figure.savefig(
+            file,
+            format="png",
+            dpi=style.DOTS_PER_INCH,
+            metadata={"Software": None},
+            pil_kwargs=options,
+        )
     for image in figure.findobj(AxesImage):
         image.set_interpolation("none")  # embed the original pixels
     metadata = {"Creator": None, "Producer": None, "CreationDate": None}
@@ -88,7 +118,9 @@ def _figures(content: Content) -> Iterator[tuple[str, Figure]]:
     if content.projection:
         yield "tsne", draw_projection(content, content.projection)
     for query, candidate in (("ego", "exo"), ("exo", "ego")):
-        strips = [strip for strip in content.strips or () if content.videos[strip[0].video].view == query]
+        strips = [
+            strip for strip in content.strips or () if content.videos[strip[0].video].view == query
+        ]
         if strips:
             yield f"retrieval_{query}2{candidate}", draw_retrieval(content, strips)
     for selection in content.tokens or ():
@@ -96,7 +128,10 @@ def _figures(content: Content) -> Iterator[tuple[str, Figure]]:
         yield f"tokens_{video.view}", draw_tokens(video, selection)
     views = [video.view for video in content.videos]
     if content.vectors and set(views) == VIEW_MARKERS.keys():
-        yield "alignment", draw_alignment(content, content.vectors[0], views.index("ego"), views.index("exo"))
+        yield (
+            "alignment",
+            draw_alignment(content, content.vectors[0], views.index("ego"), views.index("exo")),
+        )
     if content.failures:
         yield "failures", draw_failures(content, content.failures)
     yield from draw_charts(content)
@@ -109,7 +144,8 @@ def draw_charts(content: Content) -> Iterator[tuple[str, Figure]]:
         if content.curves.diagnostics:
             yield "diagnostics", draw_diagnostics(content.curves.diagnostics)
     if content.failures and content.failures.similarity is not None:
-        name, frame = content.videos[content.failures.reference.video].name, content.failures.reference.frame
+        name = content.videos[content.failures.reference.video].name
+        frame = content.failures.reference.frame
         yield "softmax", draw_softmax(name, frame, content.failures.similarity)
     if content.progress:
         yield "progress", draw_progress(content.progress)
@@ -120,16 +156,22 @@ def draw_curves(curves: parts.Curves) -> Figure:
     panels = {"loss": curves.losses, "validation": curves.validation}
     panels = {name: part for name, part in panels.items() if part}
     height = 1.9 + LEGEND_ROW_INCHES * math.ceil(max(len(part) + 1 for part in panels.values()) / 2)
-    figure = Figure(figsize=(PAGE_INCHES if len(panels) == 2 else COLUMN_INCHES, height), layout="constrained")
+    figure = Figure(
+        figsize=(PAGE_INCHES if len(panels) == 2 else COLUMN_INCHES, height), layout="constrained"
+    )
     for index, (name, part) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(1, len(panels), index)
         entries: Entries = []
         for number, curve in enumerate(part):
             marker = "o" if name == "validation" or len(curve.values) == 1 else ""
-            (line,) = axes.plot(curve.epochs, curve.values, color=phase_color(number), marker=marker, markersize=2.5)
+            (line,) = axes.plot(
+                curve.epochs, curve.values, color=phase_color(number), marker=marker, markersize=2.5
+            )
             entries.append((line, curve.name))
         if name == "validation" and curves.kept_epoch is not None:
-            line = axes.axvline(curves.kept_epoch, color=FAINT, linestyle="--", linewidth=0.8, zorder=1)
+            line = axes.axvline(
+                curves.kept_epoch, color=FAINT, linestyle="--", linewidth=0.8, zorder=1
+            )
             entries.append((line, f"saved model: epoch {curves.kept_epoch}"))
         axes.set(xlabel="epoch", ylabel=name)
         style.tidy(axes, integer_x=True)
@@ -138,7 +180,9 @@ def draw_curves(curves: parts.Curves) -> Figure:
 
 
 def draw_diagnostics(curves: Sequence[parts.Curve]) -> Figure:
-    """Draw the losses of a model on fixed clips: solid lines; with changed contexts: dashed; trivial: dotted."""
+    """Draw the losses of a model on fixed clips: solid lines; with changed contexts: dashed;
+    trivial: dotted.
+    """
     columns = 2
     height = 2.0 + LEGEND_ROW_INCHES * math.ceil(len(curves) / columns)
     figure = Figure(figsize=(PAGE_INCHES, height), layout="constrained")
@@ -153,7 +197,14 @@ def draw_diagnostics(curves: Sequence[parts.Curve]) -> Figure:
         (line,) = axes.plot(curve.epochs, curve.values, style_of_line, color=color)
         if style_of_line == ":":
             name = curve.name.removeprefix("mean frame of ")
-            axes.annotate(name, (curve.epochs[-1], curve.values[-1]), color=FAINT, ha="right", va="bottom", fontsize=6)
+            axes.annotate(
+                name,
+                (curve.epochs[-1], curve.values[-1]),
+                color=FAINT,
+                ha="right",
+                va="bottom",
+                fontsize=6,
+            )
         entries.append((line, curve.name))
     axes.set(xlabel="epoch", ylabel="reconstruction loss")
     style.tidy(axes, integer_x=True)
@@ -162,17 +213,29 @@ def draw_diagnostics(curves: Sequence[parts.Curve]) -> Figure:
 
 
 def draw_projection(content: Content, projection: parts.Projection) -> Figure:
-    """Draw one panel per map. Markers show the view; colors show the phase or, without labels, the time."""
+    """Draw one panel per map.
+
+    Markers show the view; colors show the phase or, without labels, the time.
+    """
     frames = [(content.videos[ref.video], ref.frame) for ref in projection.frames]
     views = np.array([video.view for video, _ in frames])
     phases = [video.phase(frame) for video, frame in frames]
     if content.phases:
-        colors = [to_rgba(style.NO_PHASE if phase is None else phase_color(phase)) for phase in phases]
-        keys = [(phase_color(phase), name) for phase, name in enumerate(content.phases) if phase in phases]
+        colors = [
+            to_rgba(style.NO_PHASE if phase is None else phase_color(phase)) for phase in phases
+        ]
+        keys = [
+            (phase_color(phase), name)
+            for phase, name in enumerate(content.phases)
+            if phase in phases
+        ]
         keys += [(style.NO_PHASE, "no label")] if None in phases else []
     else:
         colors = [style.TIME_COLORS(frame / max(video.frames - 1, 1)) for video, frame in frames]
-        keys = [(to_hex(style.TIME_COLORS(0.0)), "start of the video"), (to_hex(style.TIME_COLORS(1.0)), "end")]
+        keys = [
+            (to_hex(style.TIME_COLORS(0.0)), "start of the video"),
+            (to_hex(style.TIME_COLORS(1.0)), "end"),
+        ]
     entries: Entries = [
         (Line2D([], [], color=INK, marker=marker, markersize=4, linestyle=""), view)
         for view, marker in VIEW_MARKERS.items()
@@ -188,7 +251,13 @@ def draw_projection(content: Content, projection: parts.Projection) -> Figure:
         axes = figure.add_subplot(down, across, index, xticks=[], yticks=[])
         for view, marker in VIEW_MARKERS.items():
             own = views == view
-            look: dict[str, Any] = {"s": 9, "marker": marker, "linewidths": 0.25, "edgecolors": "white", "alpha": 0.85}
+            look: dict[str, Any] = {
+                "s": 9,
+                "marker": marker,
+                "linewidths": 0.25,
+                "edgecolors": "white",
+                "alpha": 0.85,
+            }
             axes.scatter(points[own, 0], points[own, 1], c=np.array(colors)[own], **look)
         axes.set_title(fit_text(title, 0.9 * PAGE_INCHES / across, style.TEXT_POINTS))
     legend(figure, entries, inches=3.0, loc="outside lower center", ncols=columns)
@@ -196,32 +265,46 @@ def draw_projection(content: Content, projection: parts.Projection) -> Figure:
 
 
 def draw_alignment(content: Content, run: parts.RunVectors, rows: int, columns: int) -> Figure:
-    """Draw the distances between the sampled frames of two videos, the warp path and the nearest frame of each row."""
-    down, across = content.videos[rows], content.videos[columns]
-    row_frames, column_frames = np.array(down.samples), np.array(across.samples)
-    a, b = run.of_video[rows], run.of_video[columns]
+    """Draw the distances between the sampled frames of two videos, the warp path and the nearest
+    frame of each row.
+    """
+    down = content.videos[rows]
+    across = content.videos[columns]
+    row_frames = np.array(down.samples)
+    column_frames = np.array(across.samples)
+    a = run.of_video[rows]
+    b = run.of_video[columns]
     figure = Figure(figsize=(COLUMN_INCHES, 3.1), layout="constrained")
     axes = figure.add_subplot()
-    # Use gray to keep the colored lines visible, and rasterize: so many cells would be slow as vector graphics.
-    mesh = axes.pcolormesh(column_frames, row_frames, cdist(a, b), cmap="Greys_r", shading="nearest", rasterized=True)
+    # Use gray to keep the colored lines visible, and rasterize: so many cells would be slow as
+    # vector graphics.
+    mesh = axes.pcolormesh(
+        column_frames, row_frames, cdist(a, b), cmap="Greys_r", shading="nearest", rasterized=True
+    )
     axes.invert_yaxis()
     for draw, video in ((axes.axhline, down), (axes.axvline, across)):
         for (_, end, _), (start, _, _) in pairwise(video.phase_runs()):
             if end == start:
                 draw(start - 0.5, color=style.PHASES[4], linestyle="--", linewidth=0.6)
     matched = column_frames[align.nearest(a, b)]
-    (nearest,) = axes.plot(matched, row_frames, ".", color=style.PHASES[1], markersize=2.2, clip_on=False)
+    (nearest,) = axes.plot(
+        matched, row_frames, ".", color=style.PHASES[1], markersize=2.2, clip_on=False
+    )
     path_rows, path_columns = align.dtw_path(a, b).T
     (path,) = axes.plot(column_frames[path_columns], row_frames[path_rows], color=style.WRONG)
     entries: Entries = [(path, "warp path"), (nearest, "nearest frame")]
     if content.phases:
-        entries.append((Line2D([], [], color=style.PHASES[4], linestyle="--", linewidth=0.8), "phase boundary"))
+        entries.append(
+            (Line2D([], [], color=style.PHASES[4], linestyle="--", linewidth=0.8), "phase boundary")
+        )
     axes.set_xlabel(f"{fit_text(across.name, 1.8, style.TEXT_POINTS)}, frame")
     axes.set_ylabel(f"{fit_text(down.name, 1.6, style.TEXT_POINTS)}, frame")
     figure.colorbar(mesh, ax=axes, label="distance", aspect=30, pad=0.02)
     if not np.isnan(run.taus[rows, columns]):
         axes.set_title(f"Kendall's τ = {run.taus[rows, columns]:.2f}")
-    legend(figure, entries, inches=0.9, loc="outside lower center", ncols=len(entries), columnspacing=1)
+    legend(
+        figure, entries, inches=0.9, loc="outside lower center", ncols=len(entries), columnspacing=1
+    )
     return figure
 
 
@@ -232,9 +315,12 @@ def draw_softmax(video: str, reference: int, similarity: NDArray[np.float64]) ->
     count = len(similarity)
     axes.plot(range(count), similarity, color=phase_color(0))
     uniform = axes.axhline(1 / count, color=FAINT, linestyle="--", linewidth=0.8)
-    (marker,) = axes.plot([reference], [similarity[reference]], "o", color=style.WRONG, markersize=4)
+    (marker,) = axes.plot(
+        [reference], [similarity[reference]], "o", color=style.WRONG, markersize=4
+    )
     axes.set_xlim(-0.5, count - 0.5)
-    axes.set_ylim(0, 1.1 * max(float(similarity.max()), 1 / count))  # starts at 0, so that small differences look small
+    # Starts at 0, so that small differences look small.
+    axes.set_ylim(0, 1.1 * max(float(similarity.max()), 1 / count))
     axes.set_ylabel("softmax similarity\nto the reference")
     axes.set_xlabel(f"frame of {fit_text(video, COLUMN_INCHES, style.TEXT_POINTS)}")
     style.tidy(axes, integer_x=True)
@@ -264,7 +350,9 @@ def draw_score_curves(panels: Sequence[parts.ScorePanel], setting: str) -> Figur
                 capsize=2,
                 elinewidth=0.6,
             )
-            entries.setdefault(f"{curve.name} (published)" if curve.published else curve.name, drawn.lines[0])
+            entries.setdefault(
+                f"{curve.name} (published)" if curve.published else curve.name, drawn.lines[0]
+            )
         axes.set(xlabel=setting, ylabel=panel.heading)
         style.tidy(axes)
     columns = style.legend_columns(list(entries))
@@ -287,9 +375,21 @@ def draw_progress(videos: Sequence[parts.ProgressLabels]) -> Figure:
                 axes.imshow(video.pictures[column])
         axes = part.add_subplot(grid[1, :], xlim=(0, len(video.labels) - 1), ylim=(0, 1))
         (labels,) = axes.plot(video.labels, color=phase_color(0), linewidth=1.6)
-        (linear,) = axes.plot([0, len(video.labels) - 1], [0, 1], color=FAINT, linestyle="--", linewidth=0.8)
-        axes.vlines(video.frames, 0, video.labels[list(video.frames)], color=style.RULE, linewidth=0.8, zorder=1)
-        axes.set(xlabel=f"frame of {fit_text(video.name, COLUMN_INCHES, style.TEXT_POINTS)}", ylabel="progress label")
+        (linear,) = axes.plot(
+            [0, len(video.labels) - 1], [0, 1], color=FAINT, linestyle="--", linewidth=0.8
+        )
+        axes.vlines(
+            video.frames,
+            0,
+            video.labels[list(video.frames)],
+            color=style.RULE,
+            linewidth=0.8,
+            zorder=1,
+        )
+        axes.set(
+            xlabel=f"frame of {fit_text(video.name, COLUMN_INCHES, style.TEXT_POINTS)}",
+            ylabel="progress label",
+        )
         style.tidy(axes)
         entries: Entries = [(labels, "aligned with the other videos"), (linear, "linear in time")]
         legend(axes, entries if not row else entries[:0], inches=2.5, loc="upper left")
@@ -307,17 +407,26 @@ class GridCell(NamedTuple):
     border: str | None = None
 
 
-def _draw_grid(rows: Sequence[Sequence[GridCell]], heading: str, labels: Sequence[str] = ()) -> Figure:
+def _draw_grid(
+    rows: Sequence[Sequence[GridCell]], heading: str, labels: Sequence[str] = ()
+) -> Figure:
     """Draw rows of pictures of equal width, scaled to fit a page."""
     columns = max(len(row) for row in rows)
-    shapes = [[(1, 1) if cell.picture is None else cell.picture.shape[:2] for cell in row] for row in rows]
+    shapes = [
+        [(1, 1) if cell.picture is None else cell.picture.shape[:2] for cell in row] for row in rows
+    ]
     heights = [max(height / width for height, width in row) for row in shapes]
-    text_inches = CAPTION_LINE_INCHES * (1 + sum(1 + max(len(cell.caption) for cell in row) for row in rows))
+    text_inches = CAPTION_LINE_INCHES * (
+        1 + sum(1 + max(len(cell.caption) for cell in row) for row in rows)
+    )
     label_inches = LABEL_INCHES if labels else 0
     fitting = (style.PAGE_HEIGHT_INCHES - text_inches) / sum(heights)
     width = min((PAGE_INCHES - label_inches) / columns, MAX_CELL_INCHES, fitting)
     figure = Figure(
-        figsize=(max(label_inches + columns * width, COLUMN_INCHES), sum(heights) * width + text_inches),
+        figsize=(
+            max(label_inches + columns * width, COLUMN_INCHES),
+            sum(heights) * width + text_inches,
+        ),
         layout=ConstrainedLayoutEngine(w_pad=0.03, h_pad=0.03, wspace=0, hspace=0),
     )
     figure.suptitle(heading, fontsize=style.SMALL_POINTS)
@@ -335,16 +444,22 @@ def _draw_grid(rows: Sequence[Sequence[GridCell]], heading: str, labels: Sequenc
             caption = "\n".join(fit_text(line, width) for line in cell.caption)
             axes.set_xlabel(caption, fontsize=style.SMALL_POINTS, labelpad=2)
             if labels and column == 0:
-                axes.set_ylabel(labels[row], fontsize=style.SMALL_POINTS, rotation=0, ha="right", va="center")
+                axes.set_ylabel(
+                    labels[row], fontsize=style.SMALL_POINTS, rotation=0, ha="right", va="center"
+                )
     return figure
 
 
-def _grid_cell(content: Content, ref: FrameRef, caption: tuple[str, ...], border: str | None) -> GridCell:
+def _grid_cell(
+    content: Content, ref: FrameRef, caption: tuple[str, ...], border: str | None
+) -> GridCell:
     """Return a grid cell with the thumbnail of a frame, if there is one."""
     video = content.videos[ref.video]
     if not video.pictures or ref.frame not in video.samples:
         return GridCell(None, caption, border)
-    with Image.open(io.BytesIO(video.pictures[video.samples.index(ref.frame)]), formats=["JPEG"]) as image:
+    with Image.open(
+        io.BytesIO(video.pictures[video.samples.index(ref.frame)]), formats=["JPEG"]
+    ) as image:
         return GridCell(np.asarray(image.convert("RGB")), caption, border)
 
 
@@ -354,11 +469,19 @@ def draw_retrieval(content: Content, strips: Sequence[parts.Strip]) -> Figure:
     for query, *retrieved in strips:
         row = []
         for ref in (query, *retrieved):
-            video, same = content.videos[ref.video], None if ref is query else content.same_phase(query, ref)
-            caption = (video.name, video.time(ref.frame) + {None: "", True: " ✓", False: " ✗"}[same])
-            row.append(_grid_cell(content, ref, caption, style.QUERY if ref is query else BORDERS[same]))
+            video = content.videos[ref.video]
+            same = None if ref is query else content.same_phase(query, ref)
+            caption = (
+                video.name,
+                video.time(ref.frame) + {None: "", True: " ✓", False: " ✗"}[same],
+            )
+            row.append(
+                _grid_cell(content, ref, caption, style.QUERY if ref is query else BORDERS[same])
+            )
         rows.append(row)
-    return _draw_grid(rows, "query and its nearest frames" + (" (✓ same phase)" if content.phases else ""))
+    return _draw_grid(
+        rows, "query and its nearest frames" + (" (✓ same phase)" if content.phases else "")
+    )
 
 
 def draw_tokens(video: parts.ShownVideo, selection: parts.TokenSelection) -> Figure:
@@ -366,15 +489,20 @@ def draw_tokens(video: parts.ShownVideo, selection: parts.TokenSelection) -> Fig
     captions = [(video.time(frame),) for frame in selection.frames]
     rows = [[GridCell(picture) for picture in pictures] for pictures in selection.pictures[:-1]]
     rows.append([GridCell(*cell) for cell in zip(selection.pictures[-1], captions, strict=True)])
-    return _draw_grid(rows, "tokens kept at each ratio", [f"{ratio:g}" for ratio in selection.ratios])
+    return _draw_grid(
+        rows, "tokens kept at each ratio", [f"{ratio:g}" for ratio in selection.ratios]
+    )
 
 
 def draw_failures(content: Content, failures: parts.Failures) -> Figure:
     """Draw frames of the worst videos, each above its nearest frame."""
-    rows, labels = [], []
+    rows = []
+    labels = []
     for worst in failures.worst:
-        queries, matches = [], []
-        video, partner = content.videos[worst.video], content.videos[worst.partner]
+        queries = []
+        matches = []
+        video = content.videos[worst.video]
+        partner = content.videos[worst.partner]
         for query, match in worst.pairs:
             border = style.QUERY if query == failures.reference else None
             queries.append(_grid_cell(content, query, (video.time(query.frame),), border))
@@ -382,5 +510,7 @@ def draw_failures(content: Content, failures: parts.Failures) -> Figure:
             matches.append(_grid_cell(content, match, (partner.time(match.frame),), border))
         rows += [queries, matches]
         labels.append(f"{fit_text(video.name, LABEL_INCHES)}\nτ = {worst.tau:.2f}")
-        labels.append(f"nearest in\n{fit_text(partner.name, LABEL_INCHES)}\nτ = {worst.partner_tau:.2f}")
+        labels.append(
+            f"nearest in\n{fit_text(partner.name, LABEL_INCHES)}\nτ = {worst.partner_tau:.2f}"
+        )
     return _draw_grid(rows, "videos with the lowest Kendall's τ", labels)

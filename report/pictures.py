@@ -21,7 +21,9 @@ from byov.device import usable_cores
 from byov.errors import CacheError, VideoError
 from byov.report.content import Pictures, Unavailable
 
-MAX_SIDE, MAX_AREA = 400, 400 * 300  # maximum size of a thumbnail in pixels
+# maximum size of a thumbnail in pixels
+MAX_SIDE = 400
+MAX_AREA = 400 * 300
 BYTES_PER_PIXEL = 0.1  # low estimate for JPEG; larger thumbnails are scaled down
 MIN_SCALE = 0.1
 QUALITY = 72  # JPEG quality
@@ -29,7 +31,9 @@ Pixels = NDArray[np.uint8]  # (n, height, width, 3)
 
 
 class SourceVideos:
-    """Video files of a dataset, searched for recursively in a folder, then at the paths recorded in the cache."""
+    """Video files of a dataset, searched for recursively in a folder, then at the paths recorded in
+    the cache.
+    """
 
     def __init__(self, dataset_folder: Path, search_folder: Path | None = None) -> None:
         self._by_name: dict[str, list[Path]] = {}
@@ -40,7 +44,9 @@ class SourceVideos:
             self._recorded.update(read_sources(dataset_folder))
 
     def find(self, video_id: str, provenance: Provenance) -> Path:
-        """Return the file of a video, verified by size and fingerprint; raise CacheError if it is not found."""
+        """Return the file of a video, verified by size and fingerprint; raise CacheError if it is
+        not found.
+        """
         name, segment = parse_source(provenance.source_name)
         problem = "was not found. Pass its folder with --videos."
         recorded = [self._recorded[video_id]] if video_id in self._recorded else []
@@ -54,9 +60,12 @@ class SourceVideos:
         raise CacheError(f"{name} {problem}")
 
     def decode(self, header: Header, frames: Sequence[int], area: int) -> Pixels:
-        """Decode frames of the video that a feature file was extracted from; see `decode_frames`."""
+        """Decode frames of the video that a feature file was extracted from; see
+        `decode_frames`.
+        """
         source = header.provenance
-        path, segment = self.find(source.video, source), parse_source(source.source_name)[1]
+        path = self.find(source.video, source)
+        segment = parse_source(source.source_name)[1]
         return decode_frames(path, frames, area, truncated=header.truncated, segment=segment)
 
 
@@ -68,13 +77,16 @@ def decode_frames(
     truncated: bool = False,
     segment: FileSegment = WHOLE_FILE,
 ) -> Pixels:
-    """Decode frames of a segment, in ascending order, and scale all of them to the thumbnail size of the first.
+    """Decode frames of a segment, in ascending order, and scale all of them to the thumbnail size
+    of the first.
 
     Raises:
-        CacheError: If the file is too short or damaged; `truncated` accepts a file that was truncated at extraction.
+        CacheError: If the file is too short or damaged; `truncated` accepts a file that was
+            truncated at extraction.
     """
     pixels: list[NDArray[np.uint8]] = []
-    first, size = 0, (0, 0)
+    first = 0
+    size = (0, 0)
     # Corrupt frames are kept because they were already accepted during extraction.
     policy = DecodingPolicy(on_truncated="keep" if truncated else "error", on_corrupt="keep")
     reader = FrameReader(path, segment=segment, policy=policy)
@@ -82,8 +94,14 @@ def decode_frames(
         for block in reader.blocks():
             for frame in (frame for frame in frames if first <= frame < first + len(block.pixels)):
                 image = Image.fromarray(block.pixels[frame - first])
-                size = size if pixels else thumbnail_size(image.width * reader.pixel_aspect, image.height, area)
-                pixels.append(np.asarray(image.resize(size, Image.Resampling.LANCZOS, reducing_gap=3.0)))
+                size = (
+                    size
+                    if pixels
+                    else thumbnail_size(image.width * reader.pixel_aspect, image.height, area)
+                )
+                pixels.append(
+                    np.asarray(image.resize(size, Image.Resampling.LANCZOS, reducing_gap=3.0))
+                )
             first += len(block.pixels)
             if len(pixels) == len(frames):
                 return np.stack(pixels)
@@ -93,7 +111,8 @@ def decode_frames(
 
 
 def thumbnail_size(width: float, height: float, area: int = MAX_AREA) -> tuple[int, int]:
-    """Return the (width, height) of a thumbnail, limited by MAX_SIDE, `area` and the size of the frame.
+    """Return the (width, height) of a thumbnail, limited by MAX_SIDE, `area` and the size of the
+    frame.
 
     >>> thumbnail_size(640, 480), thumbnail_size(640, 640), thumbnail_size(100, 50)
     ((400, 300), (346, 346), (100, 50))
@@ -103,12 +122,18 @@ def thumbnail_size(width: float, height: float, area: int = MAX_AREA) -> tuple[i
 
 
 def thumbnail_area(frames: int, picture_bytes: int) -> int:
-    """Return the number of pixels per thumbnail for which all frames should fit into `picture_bytes` as JPEG."""
+    """Return the number of pixels per thumbnail for which all frames should fit into
+    `picture_bytes` as JPEG.
+    """
     return max(min(MAX_AREA, int(picture_bytes / max(frames, 1) / BYTES_PER_PIXEL)), 1)
 
 
-def encode_pictures(videos: Sequence[Pixels | Unavailable], picture_bytes: int) -> list[Pictures | Unavailable]:
-    """Encode the frames of all videos as JPEG in at most `picture_bytes`, scaled down uniformly if necessary."""
+def encode_pictures(
+    videos: Sequence[Pixels | Unavailable], picture_bytes: int
+) -> list[Pictures | Unavailable]:
+    """Encode the frames of all videos as JPEG in at most `picture_bytes`, scaled down uniformly if
+    necessary.
+    """
     scale = 1.0
     while True:
         with ThreadPoolExecutor(usable_cores()) as pool:
@@ -123,7 +148,10 @@ def _encode(pixels: Pixels | Unavailable, scale: float) -> Pictures | Unavailabl
     if isinstance(pixels, Unavailable):
         return pixels
     size = tuple(max(1, round(side * scale)) for side in pixels.shape[2:0:-1])
-    return tuple(jpeg_bytes(Image.fromarray(frame).resize(size, Image.Resampling.LANCZOS)) for frame in pixels)
+    return tuple(
+        jpeg_bytes(Image.fromarray(frame).resize(size, Image.Resampling.LANCZOS))
+        for frame in pixels
+    )
 
 
 def jpeg_bytes(picture: Image.Image, quality: int = QUALITY) -> bytes:

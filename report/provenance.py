@@ -12,7 +12,14 @@ from byov.train.checkpoint import tensor_shapes
 from byov.train.settings import differences, resolve_settings, settings_of
 
 Lines = tuple[tuple[str, str], ...]
-ORIGIN = ("model_sha256", "encoder_revision", "encoder_sha256", "preprocessing", "column", "features_sha256")
+ORIGIN = (
+    "model_sha256",
+    "encoder_revision",
+    "encoder_sha256",
+    "preprocessing",
+    "column",
+    "features_sha256",
+)
 
 
 def facts(run: RunRecord, split: str, frames: Frames) -> Lines:
@@ -36,7 +43,9 @@ def provenance(reader: RunEmbeddings) -> Lines:
     """Return the settings, model, features and versions that the page depends on."""
     run = reader.run
     origin = [(name, str(value)) for name, value in reader.origin().items() if name in ORIGIN]
-    trained_with = " ".join(f"{name} {number}" for name, number in (run.training.get("versions") or {}).items())
+    trained_with = " ".join(
+        f"{name} {number}" for name, number in (run.training.get("versions") or {}).items()
+    )
     return (
         (f"Settings that differ from the {run.label[0]}", _changed_settings(run)),
         *origin,
@@ -50,13 +59,20 @@ def _network(run: RunRecord) -> str:
     networks = {"frame": "frame head", "transformer": "transformer"}
     depth = pluralize(run.settings["depth"], "block") if "depth" in run.settings else "network"
     millions = sum(map(prod, tensor_shapes(run.folder / MODEL_NAME).values())) / 1e6
-    return f"{millions:.2f} million parameters, {networks.get(str(run.settings.get('backbone')), depth)}"
+    return (
+        f"{millions:.2f} million parameters, "
+        f"{networks.get(str(run.settings.get('backbone')), depth)}"
+    )
 
 
 def _changed_settings(run: RunRecord) -> str:
     try:
         settings = settings_of(run)
-        kept = {name: getattr(settings, name) for name in ("recipe", "size", "seed") if hasattr(settings, name)}
+        kept = {
+            name: getattr(settings, name)
+            for name in ("recipe", "size", "seed")
+            if hasattr(settings, name)
+        }
         usual = resolve_settings(settings.method, run.dataset, kept)
     except TrainError:
         return "not readable by this version of byov"

@@ -14,17 +14,26 @@ from matplotlib.ticker import MaxNLocator
 
 from byov.text import printable
 
-COLUMN_INCHES, PAGE_INCHES, PAGE_HEIGHT_INCHES = 3.25, 6.875, 8.875  # sizes in the CVPR template
+COLUMN_INCHES = 3.25
+PAGE_INCHES = 6.875
+PAGE_HEIGHT_INCHES = 8.875  # sizes in the CVPR template
 DOTS_PER_INCH = 300
-TEXT_POINTS, SMALL_POINTS = 8, 7
+TEXT_POINTS = 8
+SMALL_POINTS = 7
 LEGEND_ROW_INCHES = 0.15
 CHARACTER_WIDTH = 0.62  # average width of a character relative to the font size
-INK, FAINT, RULE = "#222222", "#777777", "#dddddd"
+INK = "#222222"
+FAINT = "#777777"
+RULE = "#dddddd"
 # Adapted from the Okabe-Ito palette; must match --phase-0 to --phase-7 in page.css.
 PHASES = ("#0072b2", "#dd8a00", "#00966e", "#b9518f", "#4a9fd8", "#c04a00", "#8f8200", "#70757c")
 NO_PHASE = "#c9ccd1"
-TIME_COLORS = LinearSegmentedColormap.from_list("time", ["#2a7fd0", "#e07b00"])  # same as .ramp in page.css
-QUERY, RIGHT, WRONG, PLAIN = "#1769c2", "#1c7443", "#c8322b", "#777777"  # borders of frames
+# Same as .ramp in page.css.
+TIME_COLORS = LinearSegmentedColormap.from_list("time", ["#2a7fd0", "#e07b00"])
+QUERY = "#1769c2"
+RIGHT = "#1c7443"
+WRONG = "#c8322b"
+PLAIN = "#777777"  # borders of frames
 _STYLE: dict[Any, Any] = {
     "font.size": TEXT_POINTS,
     "axes.titlesize": TEXT_POINTS,
@@ -53,14 +62,19 @@ def phase_color(index: int) -> str:
 
 
 def fit_text(text: str, inches: float, points: float = SMALL_POINTS) -> str:
-    """Return `text`, truncated at the start if it is too wide, since video names differ at the end."""
+    """Return `text`, truncated at the start if it is too wide, since video names differ at the
+    end.
+    """
     shown = printable(text)
     limit = max(int(inches * 72 / (CHARACTER_WIDTH * points)), 1)
     return shown if len(shown) <= limit else "…" + shown[len(shown) - limit + 1 :]
 
 
 def tidy(axes: Axes, *, integer_x: bool = False) -> None:
-    """Remove the top and right spines and add a horizontal grid; `integer_x` puts the x-axis ticks at integers."""
+    """Remove the top and right spines and add a horizontal grid;
+
+    `integer_x` puts the x-axis ticks at integers.
+    """
     if integer_x:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
     axes.spines[["top", "right"]].set_visible(False)
@@ -69,14 +83,23 @@ def tidy(axes: Axes, *, integer_x: bool = False) -> None:
 
 
 def legend_columns(names: Sequence[str]) -> int:
-    """Return the number of legend entries that fit side by side below a figure of full page width."""
+    """Return the number of legend entries that fit side by side below a figure of full page
+    width.
+    """
     widest = min(max(map(len, names)) * CHARACTER_WIDTH * SMALL_POINTS / 72, 3.0)
-    return max(1, min(len(names), int(PAGE_INCHES / (widest + 0.5))))  # 0.5 inches for the marker and the gap
+    # 0.5 inches for the marker and the gap.
+    return max(1, min(len(names), int(PAGE_INCHES / (widest + 0.5))))
 
 
-def legend(owner: Axes | Figure, entries: Sequence[tuple[Artist, str]], inches: float, **options: Any) -> None:
-    """Draw a legend. Names are set afterwards, since matplotlib omits entries that start with an underscore."""
-    handles, numbers = [artist for artist, _ in entries], [str(index) for index in range(len(entries))]
+def legend(
+    owner: Axes | Figure, entries: Sequence[tuple[Artist, str]], inches: float, **options: Any
+) -> None:
+    """Draw a legend.
+
+    Names are set afterwards, since matplotlib omits entries that start with an underscore.
+    """
+    handles = [artist for artist, _ in entries]
+    numbers = [str(index) for index in range(len(entries))]
     drawn = owner.legend(handles, numbers, frameon=False, **options)
     for text, (_, name) in zip(drawn.get_texts(), entries, strict=True):
         text.set_text(fit_text(name, inches))

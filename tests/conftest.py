@@ -34,7 +34,9 @@ def default_folders(monkeypatch):
 
 @pytest.fixture(scope="module")
 def one_torch_thread():
-    """Use one PyTorch thread: more threads do not speed up small models and can change the last bit."""
+    """Use one PyTorch thread: more threads do not speed up small models and can change the last
+    bit.
+    """
     import torch
 
     threads = torch.get_num_threads()
@@ -48,11 +50,17 @@ def call():
     """Return a function that runs a command in this process, where PyTorch is already imported."""
 
     def run(main, name, *arguments):
-        out, err = io.StringIO(), io.StringIO()
+        out = io.StringIO()
+        err = io.StringIO()
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        before, sys.argv = sys.argv, [name, *map(str, arguments)]
+        before = sys.argv
+        sys.argv = [name, *map(str, arguments)]
         try:
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as ended:
+            with (
+                contextlib.redirect_stdout(out),
+                contextlib.redirect_stderr(err),
+                pytest.raises(SystemExit) as ended,
+            ):
                 main()
         finally:
             sys.argv = before
@@ -75,14 +83,18 @@ def run_python():
     def run(script, *arguments, **environment):
         words = [sys.executable, "-c", script, *map(str, arguments)]
         env = ENVIRONMENT | environment
-        return subprocess.run(words, capture_output=True, text=True, timeout=300, env=env, check=False)
+        return subprocess.run(
+            words, capture_output=True, text=True, timeout=300, env=env, check=False
+        )
 
     return run
 
 
 @pytest.fixture
 def start_python():
-    """Return a function that starts a Python script in a new process group, with pipes to its standard streams."""
+    """Return a function that starts a Python script in a new process group, with pipes to its
+    standard streams.
+    """
     started = []
 
     def start(script, *arguments, **environment):
@@ -116,7 +128,9 @@ def start_command(tmp_path):
 
 @pytest.fixture
 def start_paused(start_command):
-    """Return a function that starts a command and waits until it is about to rename a file to a given name."""
+    """Return a function that starts a command and waits until it is about to rename a file to a
+    given name.
+    """
 
     def start(words, *, before, **environment):
         command = start_command(words, pause_before=(before, 1), environment=environment)
@@ -134,7 +148,9 @@ def without_rights(tmp_path_factory):
     prefix = ("setpriv", "--inh-caps=-all", "--bounding-set=-all") if os.geteuid() == 0 else ()
     if prefix and shutil.which(prefix[0]) is None:
         pytest.skip("setpriv is not installed, and root may write everywhere")
-    touched = subprocess.run([*prefix, "touch", str(closed / "file")], capture_output=True, text=True, check=False)
+    touched = subprocess.run(
+        [*prefix, "touch", str(closed / "file")], capture_output=True, text=True, check=False
+    )
     if "Permission denied" not in touched.stderr:
         pytest.skip(f"permissions are not enforced here: {touched.stderr.strip()}")
     return prefix
@@ -142,7 +158,9 @@ def without_rights(tmp_path_factory):
 
 @pytest.fixture
 def edit_h5():
-    """Return a context manager to edit an HDF5 file and update its digests (for arrays only if `values` is True)."""
+    """Return a context manager to edit an HDF5 file and update its digests (for arrays only if
+    `values` is True).
+    """
 
     @contextlib.contextmanager
     def edit(path, *, values=False):
@@ -160,9 +178,13 @@ def _update_digests(file, *, values):
     if attributes.pop("header_sha256", None) is None:
         return
     merged = file["merged"] if isinstance(file.get("merged", getlink=True), h5py.HardLink) else ()
-    names = sorted([*(f"merged/{name}" for name in merged), *(name for name in file if name != "merged")])
+    names = sorted(
+        [*(f"merged/{name}" for name in merged), *(name for name in file if name != "merged")]
+    )
     recorded = json.loads(attributes["columns"])
-    digests = {name: array_sha256(file[name][:]) if values else recorded.get(name, "") for name in names}
+    digests = {
+        name: array_sha256(file[name][:]) if values else recorded.get(name, "") for name in names
+    }
     attributes["columns"] = json.dumps(digests)
     attributes["header_sha256"] = json_sha256(attributes)
     for name in ("columns", "header_sha256"):

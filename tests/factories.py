@@ -36,8 +36,12 @@ class Call:
 
 
 def read_files(folder: Path) -> dict[str, bytes]:
-    """Return a dict mapping file names in a folder to contents, without index.json, which contains timestamps."""
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "index.json")
+    """Return a dict mapping file names in a folder to contents, without index.json, which contains
+    timestamps.
+    """
+    files = (
+        path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "index.json"
+    )
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
@@ -74,11 +78,15 @@ def write_video(
     hflip: bool = False,
     vflip: bool = False,
 ) -> Path:
-    """Write a video of the given RGB images, or of a number of gray images, with reproducible bytes."""
+    """Write a video of the given RGB images, or of a number of gray images, with reproducible
+    bytes.
+    """
     images = gray_images(images) if isinstance(images, int) else images
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w", format=container, options=dict(container_options or {})) as output:
-        stream = output.add_stream(codec, rate=fps, options=REPRODUCIBLE.get(codec, {}) | dict(options or {}))
+        stream = output.add_stream(
+            codec, rate=fps, options=REPRODUCIBLE.get(codec, {}) | dict(options or {})
+        )
         assert isinstance(stream, av.VideoStream)
         stream.height, stream.width = images[0].shape[:2]
         stream.pix_fmt = pix_fmt
@@ -88,17 +96,21 @@ def write_video(
             stream.codec_context.time_base = Fraction(1, 1000)
         for index, image in enumerate(images):
             picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
-            # The encoder's own conversion uses several threads and occasionally garbles images of odd sizes.
+            # The encoder's own conversion uses several threads and occasionally garbles images of
+            # odd sizes.
             frame = VideoReformatter().reformat(picture, format=pix_fmt, threads=1)
             if pts_milliseconds is not None:
-                frame.pts, frame.time_base = pts_milliseconds[index], Fraction(1, 1000)
+                frame.pts = pts_milliseconds[index]
+                frame.time_base = Fraction(1, 1000)
             output.mux(stream.encode(frame))
         output.mux(stream.encode())
     return path
 
 
 def write_noise_videos(folder: Path, frames: Sequence[int], name: str = "mine") -> Path:
-    """Write videos v0, v1, ... of changing noise with the given frame counts; return the CSV that lists them."""
+    """Write videos v0, v1, ... of changing noise with the given frame counts; return the CSV that
+    lists them.
+    """
     lines = ["path,view,split"]
     for index, count in enumerate(frames):
         write_noise_video(folder / f"v{index}.mp4", count, seed=index)
@@ -148,7 +160,9 @@ def write_features(
     provenance = {"video": path.stem, "view": path.parent.name} | provenance
     frames = len(next(iter(merged.values())))
     order = np.tile(np.arange(TOKENS, dtype=np.uint16), (frames, 1)) if order is None else order
-    rows = {f"merged/{ratio_key(ratio)}": values.astype(np.float16) for ratio, values in merged.items()}
+    rows = {
+        f"merged/{ratio_key(ratio)}": values.astype(np.float16) for ratio, values in merged.items()
+    }
     rows |= {} if cls is None else {"cls": cls}
     rows |= {"order": order, "pts_seconds": np.arange(frames) / fps}
     with FeatureWriter(path) as writer:
@@ -195,13 +209,20 @@ def write_cache(
     for number, ((split, view, video), frames) in enumerate(videos.items()):
         labels = make_labels(frames, max(len(phases), 1))
         merged = {
-            ratio: make_rows([number, index], labels, width).astype(np.float16) for index, ratio in enumerate(ratios)
+            ratio: make_rows([number, index], labels, width).astype(np.float16)
+            for index, ratio in enumerate(ratios)
         }
-        cls = make_rows([number, len(ratios)], labels, width).astype(np.float16) if has_cls else None
+        cls = (
+            make_rows([number, len(ratios)], labels, width).astype(np.float16) if has_cls else None
+        )
         path = folder / encoder.replace("/", "--") / view / f"{video}.h5"
         write_features(path, merged, cls=cls, encoder=encoder, **provenance)
         known = tuple(labels.tolist()) if phases else None
-        entries.append(VideoEntry(video, view, split, frames, 30.0, known, None, (pairs or {}).get((view, video))))
+        entries.append(
+            VideoEntry(
+                video, view, split, frames, 30.0, known, None, (pairs or {}).get((view, video))
+            )
+        )
     manifest = Manifest(dataset, tuple(phases), (), tuple(entries))
     manifest.save(folder / "manifest.json")
     return manifest
@@ -226,7 +247,9 @@ def make_embedding_provenance(**changes: Any) -> EmbeddingProvenance:
 
 
 def make_training(**changes: Any) -> dict[str, Any]:
-    """Return the "training" section of a run's config.json; keys with the value None are omitted."""
+    """Return the "training" section of a run's config.json; keys with the value None are
+    omitted.
+    """
     record = {
         "dataset": "demo",
         "encoder": CLIP,
@@ -254,36 +277,56 @@ def write_run(
     training: Mapping[str, Any] | None = None,
     **provenance: Any,
 ) -> Path:
-    """Write a run that was never trained: config.json, a model file and embeddings that follow the labels.
+    """Write a run that was never trained: config.json, a model file and embeddings that follow the
+    labels.
 
     Args:
         features_dir: Cache with CLIP features.
         manifest: Manifest of the dataset.
-        clips: Dict mapping video ids to sub-clips (first and last frame) that are embedded, in addition to prefixes.
-        embedded: Whether to write embeddings of the model and of the untrained model (which ignore the labels).
+        clips: Dict mapping video ids to sub-clips (first and last frame) that are embedded, in
+            addition to prefixes.
+        embedded: Whether to write embeddings of the model and of the untrained model (which ignore
+            the labels).
         training: Changes to the "training" section of config.json.
         provenance: Changes to the provenance of every embedding file.
     """
-    folder, model = runs_dir / name, f"model {name}".encode()
+    folder = runs_dir / name
+    model = f"model {name}".encode()
     features = features_dir / manifest.dataset / CLIP.replace("/", "--")
-    digests = {video: video_digest(features, video.view, video.id, "merged/0.3") for video in manifest.videos}
-    record = make_training(dataset=manifest.dataset, seed=seed, **training_digests(digests.items()), **(training or {}))
+    digests = {
+        video: video_digest(features, video.view, video.id, "merged/0.3")
+        for video in manifest.videos
+    }
+    record = make_training(
+        dataset=manifest.dataset, seed=seed, **training_digests(digests.items()), **(training or {})
+    )
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps({"training": record}))
     (folder / "model.safetensors").write_bytes(model)
     for untrained in (False, True) if embedded else ():
         digest = UNTRAINED_SHA256 if untrained else hashlib.sha256(model).hexdigest()
         for number, (video, features_sha256) in enumerate(digests.items()):
-            labels = np.zeros(video.frames or 0, int) if untrained or video.labels is None else np.array(video.labels)
+            labels = (
+                np.zeros(video.frames or 0, int)
+                if untrained or video.labels is None
+                else np.array(video.labels)
+            )
             rows = make_rows([seed, number], labels, width)
-            values = {"run": name, "view": video.view, "video": video.id, "dataset": manifest.dataset}
+            values = {
+                "run": name,
+                "view": video.view,
+                "video": video.id,
+                "dataset": manifest.dataset,
+            }
             values["column_sha256"] = features_sha256
             parts = [("standard", None)]
             if clips and video.id in clips:
                 parts += [("online", None), *(("trimmed", clip) for clip in clips[video.id])]
             for protocol, clip in parts:
                 first, last = clip or (0, len(rows) - 1)
-                kept = prefix_ends(len(rows)) if protocol == "online" else np.arange(first, last + 1)
+                kept = (
+                    prefix_ends(len(rows)) if protocol == "online" else np.arange(first, last + 1)
+                )
                 at = embeddings_folder(folder, protocol, untrained=untrained)
                 changes = values | {"model_sha256": digest, "first_frame": first} | provenance
                 write_embedding(

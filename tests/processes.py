@@ -1,4 +1,6 @@
-"""Run commands, which can be paused, in child processes of a fork server that imports PyTorch only once."""
+"""Run commands, which can be paused, in child processes of a fork server that imports PyTorch only
+once.
+"""
 
 import json
 import multiprocessing
@@ -21,9 +23,12 @@ ROOT = str(Path(__file__).parents[1])
 # Environment variables that change the output of commands are not inherited.
 _UNWANTED = {"PYTHONUNBUFFERED", "PYTHONIOENCODING", "COLUMNS", "FORCE_COLOR"}
 _UNWANTED |= {"BYOV_FEATURES", "BYOV_DATASETS", "BYOV_RUNS"}
-ENVIRONMENT = {key: value for key, value in os.environ.items() if key not in _UNWANTED} | {"PYTHONSAFEPATH": "1"}
+ENVIRONMENT = {key: value for key, value in os.environ.items() if key not in _UNWANTED} | {
+    "PYTHONSAFEPATH": "1"
+}
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["byov.cli.train", "byov.train.run", "torch._dynamo"])  # Adam imports the last one
+# Adam imports the last one.
+SERVER.set_forkserver_preload(["byov.cli.train", "byov.train.run", "torch._dynamo"])
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,9 @@ class Ran:
         return json.loads(self.out)
 
     def error(self, code: int = 2) -> str:
-        """Check that the command failed and printed only notes and a one-line error, and return the error."""
+        """Check that the command failed and printed only notes and a one-line error, and return the
+        error.
+        """
         lines = self.err.splitlines()
         assert (self.code, self.out) == (code, ""), self
         assert "Traceback" not in self.err, self
@@ -46,7 +53,9 @@ class Ran:
 
 
 def before_naming(text: str, count: int, act: Callable[[], object]) -> None:
-    """Call `act` right before the count-th time that a file is renamed to a name that contains `text`."""
+    """Call `act` right before the count-th time that a file is renamed to a name that contains
+    `text`.
+    """
     left = count
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -65,10 +74,11 @@ class Command:
     Args:
         folder: Folder for the output of the command.
         words: Name and arguments of the command.
-        pause_before: (text, n): pause right before the n-th time that a file is renamed to a name with the text.
+        pause_before: (text, n): pause right before the n-th time that a file is renamed to a name
+            with the text.
         environment: Variables to add to the environment.
-        largest_file: Maximum size of a file in bytes; writing more is an error or, with `largest_file_kills`, kills the
-            process.
+        largest_file: Maximum size of a file in bytes; writing more is an error or, with
+            `largest_file_kills`, kills the process.
         without: Name of a package that cannot be imported.
     """
 
@@ -131,7 +141,9 @@ def _run(
 
     for number, path in ((0, os.devnull), (1, files[0]), (2, files[1])):
         os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666), number)
-    sys.stdin, sys.stdout, sys.stderr = (os.fdopen(number, mode) for number, mode in ((0, "r"), (1, "w"), (2, "w")))
+    sys.stdin, sys.stdout, sys.stderr = (
+        os.fdopen(number, mode) for number, mode in ((0, "r"), (1, "w"), (2, "w"))
+    )
     os.environ.clear()
     os.environ.update(ENVIRONMENT | dict(environment or {}))
     tempfile.tempdir = None  # makes tempfile read TMPDIR again

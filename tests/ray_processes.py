@@ -1,4 +1,6 @@
-"""Ray processes that tests can kill, and a cluster of two simulated machines with different loopback addresses."""
+"""Ray processes that tests can kill, and a cluster of two simulated machines with different
+loopback addresses.
+"""
 
 import os
 import shutil
@@ -13,7 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 
 BIN = Path(sys.executable).parent
-HEAD, OTHER = "127.0.0.2", "127.0.0.3"
+HEAD = "127.0.0.2"
+OTHER = "127.0.0.3"
 # Declare an unresponsive machine dead after two seconds instead of fifteen.
 FAST_HEALTH_CHECKS = {
     "RAY_health_check_initial_delay_ms": "0",
@@ -26,7 +29,10 @@ FAST_HEALTH_CHECKS = {
 def can_hide_folders() -> bool:
     """Return whether `TwoMachines.restore(hidden=...)` works on this system."""
     unshare = shutil.which("unshare")
-    return unshare is not None and not subprocess.run([unshare, "--mount", "true"], check=False).returncode
+    return (
+        unshare is not None
+        and not subprocess.run([unshare, "--mount", "true"], check=False).returncode
+    )
 
 
 def all_processes() -> list[int]:
@@ -46,7 +52,9 @@ def descendants(pid: int) -> list[int]:
     parents = {}
     for other in all_processes():
         with suppress(OSError):
-            parents[other] = int(Path(f"/proc/{other}/stat").read_text().rpartition(")")[2].split()[1])
+            parents[other] = int(
+                Path(f"/proc/{other}/stat").read_text().rpartition(")")[2].split()[1]
+            )
     found = [pid]
     for parent in found:
         found += [child for child, its in parents.items() if its == parent]
@@ -54,12 +62,22 @@ def descendants(pid: int) -> list[int]:
 
 
 class RayProcesses:
-    """Commands that use Ray, with a temporary folder whose path is short enough for Ray's sockets."""
+    """Commands that use Ray, with a temporary folder whose path is short enough for Ray's
+    sockets.
+    """
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
-        unwanted = {"RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "PYTHONUNBUFFERED"}
-        self.environment = {name: value for name, value in os.environ.items() if name not in unwanted} | {
+        unwanted = {
+            "RAY_ADDRESS",
+            "RAY_AUTH_MODE",
+            "RAY_AUTH_TOKEN",
+            "RAY_AUTH_TOKEN_PATH",
+            "PYTHONUNBUFFERED",
+        }
+        self.environment = {
+            name: value for name, value in os.environ.items() if name not in unwanted
+        } | {
             "RAY_TMPDIR": str(self.folder),
             "PYTHONSAFEPATH": "1",
             "OMP_NUM_THREADS": "1",  # same as in the workers, for identical results
@@ -75,8 +93,14 @@ class RayProcesses:
         return process
 
     def running(self) -> list[int]:
-        """Return the ids of processes with an open file in the folder, where Ray writes its logs."""
-        return [pid for pid in all_processes() if any(str(self.folder) in name for name in open_files(pid))]
+        """Return the ids of processes with an open file in the folder, where Ray writes its
+        logs.
+        """
+        return [
+            pid
+            for pid in all_processes()
+            if any(str(self.folder) in name for name in open_files(pid))
+        ]
 
     def all_ended(self, seconds: float = 30.0) -> bool:
         """Wait until all Ray processes have ended; return whether they have."""
@@ -99,15 +123,25 @@ class TwoMachines:
     """Ray cluster of a head node and another machine, with one CPU each."""
 
     def __init__(self, ray: RayProcesses) -> None:
-        ray.environment |= FAST_HEALTH_CHECKS | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "b" * 32}
+        ray.environment |= FAST_HEALTH_CHECKS | {
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": "b" * 32,
+        }
         self._ray = ray
         with socket.create_server((HEAD, 0)) as server:
             self.address = f"{HEAD}:{server.getsockname()[1]}"
-        self._nodes = {HEAD: self._start(HEAD, "--head", f"--port={self.address.partition(':')[2]}")}
+        self._nodes = {
+            HEAD: self._start(HEAD, "--head", f"--port={self.address.partition(':')[2]}")
+        }
         self.restore()
 
     def _start(self, ip: str, *options: str, prefix: Sequence[str] = ()) -> "subprocess.Popen[str]":
-        common = ("--num-cpus=1", "--object-store-memory=80000000", "--disable-usage-stats", "--block")
+        common = (
+            "--num-cpus=1",
+            "--object-store-memory=80000000",
+            "--disable-usage-stats",
+            "--block",
+        )
         return subprocess.Popen(
             [*prefix, str(BIN / "ray"), "start", f"--node-ip-address={ip}", *options, *common],
             stdout=subprocess.DEVNULL,
@@ -125,8 +159,17 @@ class TwoMachines:
             self.kill_machine()
         if OTHER not in self._nodes or self._nodes[OTHER].poll() is not None:
             self._wait_for_cpus(1)
-            mount = ("unshare", "--mount", "sh", "-c", f'mount -t tmpfs none "{hidden}"; exec "$@"', "sh")
-            self._nodes[OTHER] = self._start(OTHER, f"--address={self.address}", prefix=mount if hidden else ())
+            mount = (
+                "unshare",
+                "--mount",
+                "sh",
+                "-c",
+                f'mount -t tmpfs none "{hidden}"; exec "$@"',
+                "sh",
+            )
+            self._nodes[OTHER] = self._start(
+                OTHER, f"--address={self.address}", prefix=mount if hidden else ()
+            )
         self._wait_for_cpus(2)
 
     def _wait_for_cpus(self, count: int) -> None:
@@ -144,7 +187,9 @@ class TwoMachines:
     def raylet(self) -> int:
         """Return the process id of the other machine's raylet."""
         pids = descendants(self._nodes[OTHER].pid)
-        return next(pid for pid in pids if b"/raylet\0" in Path(f"/proc/{pid}/cmdline").read_bytes())
+        return next(
+            pid for pid in pids if b"/raylet\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        )
 
     def kill_machine(self, ip: str = OTHER) -> None:
         node = self._nodes[ip]

@@ -12,7 +12,8 @@ def test_unavailable_devices_are_rejected():
 
 
 @pytest.mark.parametrize(
-    ("variable", "threads"), [("1", 1), ("100000", usable_cores()), ("0", usable_cores()), ("a", usable_cores())]
+    ("variable", "threads"),
+    [("1", 1), ("100000", usable_cores()), ("0", usable_cores()), ("a", usable_cores())],
 )
 def test_omp_num_threads_limits_the_threads(monkeypatch, variable, threads):
     monkeypatch.setenv("OMP_NUM_THREADS", variable)

@@ -9,16 +9,41 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 TERMINAL = {"typer", "rich", "tqdm", "signal"}
-SHARED_NAMES = ("__version__", "device", "errors", "folders", "plugins", "progress", "records", "text")
+SHARED_NAMES = (
+    "__version__",
+    "device",
+    "errors",
+    "folders",
+    "plugins",
+    "progress",
+    "records",
+    "text",
+)
 SHARED = {f"byov.{name}" for name in SHARED_NAMES}
 EVERYWHERE = (set(sys.stdlib_module_names) - TERMINAL) | {"pydantic", "filelock"} | SHARED
 STAGES = {
     "data": {"numpy", "av", "metaworld", "mujoco", "pyarrow", "byov.data"},
     "cache": {"numpy", "h5py", "filelock", "byov.cache"},
-    "extract": {"numpy", "torch", "transformers", "huggingface_hub", "byov.data", "byov.cache", "byov.extract"},
+    "extract": {
+        "numpy",
+        "torch",
+        "transformers",
+        "huggingface_hub",
+        "byov.data",
+        "byov.cache",
+        "byov.extract",
+    },
     "train": {"numpy", "torch", "safetensors", "huggingface_hub", "wandb"}
     | {"byov.cache", "byov.train", "byov.evaluate"},
-    "evaluate": {"numpy", "scipy", "sklearn", "sklearnex", "daal4py", "byov.cache", "byov.evaluate"},
+    "evaluate": {
+        "numpy",
+        "scipy",
+        "sklearn",
+        "sklearnex",
+        "daal4py",
+        "byov.cache",
+        "byov.evaluate",
+    },
 }
 APPLY = set.union(*STAGES.values()) | {"PIL", "onnxruntime", "byov.apply"}
 REPORT = APPLY | {"matplotlib", "jinja2", "threadpoolctl", "byov.report"}
@@ -29,7 +54,8 @@ MAY_IMPORT = STAGES | {
     "cluster": REPORT | {"ray", "byov.cluster"},
     "cli": REPORT | TERMINAL | {"byov.cluster", "byov.cli"},
 }
-PUBLIC_API = {ROOT / "byov/__init__.py": {"byov.apply", "byov.evaluate", "byov.extract"}}  # imported on first use
+# Imported on first use.
+PUBLIC_API = {ROOT / "byov/__init__.py": {"byov.apply", "byov.evaluate", "byov.extract"}}
 
 
 def modules(folder: str) -> list[Path]:
@@ -47,7 +73,11 @@ def imported(path: Path) -> set[str]:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            names |= {f"byov.{alias.name}" for alias in node.names} if node.module == "byov" else {node.module or "."}
+            names |= (
+                {f"byov.{alias.name}" for alias in node.names}
+                if node.module == "byov"
+                else {node.module or "."}
+            )
     return {".".join(name.split(".")[: 2 if name.startswith("byov.") else 1]) for name in names}
 
 
@@ -67,8 +97,12 @@ def test_every_source_folder_has_an_import_rule():
 def test_only_commands_print_and_exit(folder):
     exits_with_its_parent = ROOT / "cluster/worker_pool.py"
     for path in set(modules(folder)) - {exits_with_its_parent}:
-        calls = {ast.unparse(node.func) for node in ast.walk(parse(path)) if isinstance(node, ast.Call)}
-        assert not calls & {"print", "input", "exit", "sys.exit", "os._exit", "signal.signal"}, path.relative_to(ROOT)
+        calls = {
+            ast.unparse(node.func) for node in ast.walk(parse(path)) if isinstance(node, ast.Call)
+        }
+        assert not calls & {"print", "input", "exit", "sys.exit", "os._exit", "signal.signal"}, (
+            path.relative_to(ROOT)
+        )
 
 
 def test_class_names_are_unique():

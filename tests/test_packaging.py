@@ -21,8 +21,19 @@ PACKAGED = (".py", ".css", ".js", ".j2", ".toml", ".mp4", ".csv")
 @pytest.mark.slow
 def test_wheel_contains_every_module(tmp_path):
     project = tmp_path / "project"  # a copy without the files of earlier builds
-    shutil.copytree(ROOT, project, ignore=shutil.ignore_patterns(".*", "build", "runs", "features", "datasets"))
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(project)]
+    shutil.copytree(
+        ROOT, project, ignore=shutil.ignore_patterns(".*", "build", "runs", "features", "datasets")
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        str(tmp_path),
+        str(project),
+    ]
     subprocess.run(command, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
@@ -32,14 +43,21 @@ def test_wheel_contains_every_module(tmp_path):
         for folder in FOLDERS
         for path in (ROOT / folder).rglob("*")
         if path.suffix in PACKAGED
-    } | {str(path.relative_to(ROOT)) for path in (ROOT / "byov").iterdir() if path.suffix in (".py", ".typed")}
+    } | {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "byov").iterdir()
+        if path.suffix in (".py", ".typed")
+    }
     assert names == expected
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_commands_print_their_version(name, call):
     (command,) = entry_points(group="console_scripts", name=f"byov-{name}")
-    assert call(command.load(), command.name, "--version").out == f"byov {PROJECT['project']['version']}\n"
+    assert (
+        call(command.load(), command.name, "--version").out
+        == f"byov {PROJECT['project']['version']}\n"
+    )
     assert set(PROJECT["project"]["scripts"]) == {f"byov-{each}" for each in NAMES}
 
 
@@ -54,14 +72,18 @@ HEAVY = {"torch", "transformers", "sklearn", "scipy", "matplotlib", "PIL"}
         ("byov.train.run", {"typer", "rich"}),
         ("byov.apply.run, byov.cli.sweep", HEAVY - {"torch"}),
         (
-            "byov.extract.extract_features, byov.cli.align, byov.cli.cache, byov.cli.embed, byov.cli.evaluate, "
+            "byov.extract.extract_features, byov.cli.align, byov.cli.cache, byov.cli.embed, "
+            "byov.cli.evaluate, "
             "byov.cli.extract, byov.cli.report, byov.cli.runs",
             HEAVY,
         ),
     ],
 )
 def test_slow_imports_are_deferred(modules, unwanted, run_python):
-    code = f"import sys, {modules}; print(*(name for name in {sorted(unwanted)} if name in sys.modules))"
+    code = (
+        f"import sys, {modules}; print(*(name for name in {sorted(unwanted)} if name in "
+        "sys.modules))"
+    )
     done = run_python(code, PYTHONWARNINGS="default")
     assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
 
@@ -74,6 +96,14 @@ def test_container_installs_pinned_versions():
     (extras,) = re.findall(r"\.\[([\w,]+)\]", lines)
     assert set(extras.split(",")) <= PROJECT["project"]["optional-dependencies"].keys()
     ignored = {line.rstrip("/") for line in (ROOT / ".dockerignore").read_text().splitlines()}
-    assert not ignored & {*PROJECT["tool"]["setuptools"]["package-dir"].values(), "README.md", "LICENSE"}
-    generated = {line.strip("/") for line in (ROOT / ".gitignore").read_text().split() if line != "__pycache__/"}
+    assert not ignored & {
+        *PROJECT["tool"]["setuptools"]["package-dir"].values(),
+        "README.md",
+        "LICENSE",
+    }
+    generated = {
+        line.strip("/")
+        for line in (ROOT / ".gitignore").read_text().split()
+        if line != "__pycache__/"
+    }
     assert generated <= ignored

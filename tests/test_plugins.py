@@ -10,7 +10,9 @@ from byov.plugins import Registry
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """Return a function that installs a package named `sample` with entry points in the byov.samples group."""
+    """Return a function that installs a package named `sample` with entry points in the
+    byov.samples group.
+    """
 
     def write(source, *entries):
         (tmp_path / "sample.py").write_text(source)

@@ -29,9 +29,15 @@ class Outer(Record):
         ({"name": "a", "fraction": True}, "fraction is True; it must be a valid number"),
         ({"name": "a", "fraction": float("nan")}, "fraction is nan; it must be a finite number"),
         ({"name": "a", "color": 1}, "'color' is unknown"),
-        ({"name": "a", "inner": ({"fps": 25.0}, {"fps": 0.0})}, "inner.1.fps is 0.0; it must be above 0"),
+        (
+            {"name": "a", "inner": ({"fps": 25.0}, {"fps": 0.0})},
+            "inner.1.fps is 0.0; it must be above 0",
+        ),
         ({"name": "a", "inner": ({},)}, "no 'fps' in inner.0"),
-        ({"name": "a", "crop": (0.5, 0.7, 1.0)}, "crop is (0.5, 0.7, 1.0); it must have at most 2 items, not 3"),
+        (
+            {"name": "a", "crop": (0.5, 0.7, 1.0)},
+            "crop is (0.5, 0.7, 1.0); it must have at most 2 items, not 3",
+        ),
         ({"name": "a", "crop": (0.5,)}, "crop is (0.5,); it must have at least 2 items"),
         ({"name": "a", "crop": 0.5}, "crop is 0.5; it must be a valid tuple"),
         ({"name": "a", "code": "A"}, "code is 'A'; it must match pattern '^[a-z]$'"),

@@ -9,14 +9,19 @@ from torch import Tensor, nn
 from byov.train.networks import Block, FrameBackbone, Group, Positions, interpolate_table
 from byov.train.sampling import Clips
 
-HIDDEN, DROPOUT = 512, 0.1  # as in the published heads of TCC, GTA and CARL
-WIDTH, HEADS, BLOCKS = 256, 8, 3  # sizes of CARL's transformer
+# as in the published heads of TCC, GTA and CARL
+HIDDEN = 512
+DROPOUT = 0.1
+WIDTH = 256
+HEADS = 8
+BLOCKS = 3  # sizes of CARL's transformer
 
 
 class FrameHead(FrameBackbone):
     """Per-frame MLP with an optional context frame; it does not use the order of frames.
 
-    In TCC, GTA and AE2, two 3-D convolutions precede the MLP, which is not possible with cached features.
+    In TCC, GTA and AE2, two 3-D convolutions precede the MLP, which is not possible with cached
+    features.
     """
 
     def __init__(self, width: int, latent: int, context: int) -> None:
@@ -36,17 +41,21 @@ class FrameHead(FrameBackbone):
 
     @torch.no_grad()
     def embed(self, features: Tensor) -> Tensor:
-        earlier = (torch.arange(features.shape[0], device=features.device) - self.context).clamp(min=0)
+        earlier = (torch.arange(features.shape[0], device=features.device) - self.context).clamp(
+            min=0
+        )
         x = self.norm(_with_context(features, features[earlier] if self.context else None))
         embedding: Tensor = self.out(F.relu(self.fc2(F.relu(self.fc1(x)))))
         return embedding
 
 
 class ClipTransformer(FrameBackbone):
-    """CARL's network without its convolutions: two layers per frame, then a small transformer over the clip.
+    """CARL's network without its convolutions: two layers per frame, then a small transformer over
+    the clip.
 
-    Positional encodings are a table for clips of the training length, interpolated to other lengths without padding. If
-    `causal` is True, they encode frame indices, and each frame attends only to itself and earlier frames.
+    Positional encodings are a table for clips of the training length, interpolated to other lengths
+    without padding. If `causal` is True, they encode frame indices, and each frame attends only to
+    itself and earlier frames.
     """
 
     needs_whole_batch = "the BatchNorm layers of its transformer need the whole batch"
@@ -54,9 +63,13 @@ class ClipTransformer(FrameBackbone):
     def __init__(self, width: int, latent: int, frames: int, *, causal: bool = False) -> None:
         super().__init__()
         self.causal = causal
-        self.frame = nn.Sequential(*_layer(width, HIDDEN), *_layer(HIDDEN, HIDDEN), nn.Linear(HIDDEN, WIDTH))
+        self.frame = nn.Sequential(
+            *_layer(width, HIDDEN), *_layer(HIDDEN, HIDDEN), nn.Linear(HIDDEN, WIDTH)
+        )
         self.positions = Positions(frames, WIDTH, "index")
-        self.blocks = nn.ModuleList(Block(WIDTH, HEADS, activation=F.relu, dropout=DROPOUT) for _ in range(BLOCKS))
+        self.blocks = nn.ModuleList(
+            Block(WIDTH, HEADS, activation=F.relu, dropout=DROPOUT) for _ in range(BLOCKS)
+        )
         self.out = nn.Linear(WIDTH, latent)
 
     def forward(self, clips: Sequence[Clips], generator: torch.Generator) -> list[Tensor]:
@@ -65,7 +78,8 @@ class ClipTransformer(FrameBackbone):
         batch, length = features.shape[:2]
         if self.causal:
             mask = mask & torch.ones(length, length, dtype=torch.bool, device=mask.device).tril()
-        # Dropout uses PyTorch's global generator, which is seeded for this call and restored afterwards.
+        # Dropout uses PyTorch's global generator, which is seeded for this call and restored
+        # afterwards.
         with torch.random.fork_rng(devices=[features.device] if features.is_cuda else []):
             torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
             x = self._embed_tokens(features, torch.cat([clip.index for clip in clips]))
@@ -77,7 +91,9 @@ class ClipTransformer(FrameBackbone):
     def embed(self, features: Tensor) -> Tensor:
         was_training = self.training
         self.eval()
-        x = self._embed_tokens(features[None], torch.arange(features.shape[0], device=features.device)[None])
+        x = self._embed_tokens(
+            features[None], torch.arange(features.shape[0], device=features.device)[None]
+        )
         for block in self.blocks:
             assert isinstance(block, Block)
             x = block.forward_long(x, causal=self.causal)
@@ -86,7 +102,10 @@ class ClipTransformer(FrameBackbone):
         return latents
 
     def _embed_tokens(self, features: Tensor, index: Tensor) -> Tensor:
-        """Map features (B, T, width) to tokens (B T, WIDTH). BatchNorm statistics include padding, as published."""
+        """Map features (B, T, width) to tokens (B T, WIDTH).
+
+        BatchNorm statistics include padding, as published.
+        """
         x = self.frame(features.flatten(0, 1)).unflatten(0, features.shape[:2])
         sampled = index.shape[1]
         length = index[:, -1] + 1  # padding repeats the last frame
@@ -107,7 +126,9 @@ def _with_context(features: Tensor, context: Tensor | None) -> Tensor:
 
 
 def _dropout_scale(clips: Sequence[Clips], generator: torch.Generator) -> Tensor:
-    """Return dropout factors (B, T, HIDDEN) for all clips; those of an item do not depend on other items."""
+    """Return dropout factors (B, T, HIDDEN) for all clips; those of an item do not depend on other
+    items.
+    """
     drawn = torch.cat([clip.rand(clip.sampled, HIDDEN, generator=generator) for clip in clips])
     return (drawn >= DROPOUT) / (1 - DROPOUT)
 

@@ -1,4 +1,6 @@
-"""Cross-view bottleneck: reconstruct each frame of one view from the latents of the other view only."""
+"""Cross-view bottleneck: reconstruct each frame of one view from the latents of the other view
+only.
+"""
 
 from collections.abc import Sequence
 
@@ -15,8 +17,8 @@ TEMPERATURE = 0.1  # our choice
 class CrossViewBottleneck(nn.Module):
     """Decoder that reaches the other view only through attention between latents.
 
-    The view and the mean features of the clip tell the decoder what the camera sees on average, so the retrieved
-    latents only have to tell how far the action has progressed.
+    The view and the mean features of the clip tell the decoder what the camera sees on average, so
+    the retrieved latents only have to tell how far the action has progressed.
 
     Args:
         width: Width of the features.
@@ -30,25 +32,35 @@ class CrossViewBottleneck(nn.Module):
         self.view = nn.Parameter(torch.empty(2, latent))
         self.appearance = nn.Linear(width, latent)
         self.head = nn.Sequential(
-            nn.LayerNorm(latent), nn.Linear(latent, 2 * latent), nn.GELU(), nn.Linear(2 * latent, width)
+            nn.LayerNorm(latent),
+            nn.Linear(latent, 2 * latent),
+            nn.GELU(),
+            nn.Linear(2 * latent, width),
         )
         self.apply(initialize)
         nn.init.normal_(self.view, std=0.02)
 
-    def forward(self, clips: Batch, latents: Sequence[Tensor], contexts: Sequence[Tensor]) -> list[Tensor]:
+    def forward(
+        self, clips: Batch, latents: Sequence[Tensor], contexts: Sequence[Tensor]
+    ) -> list[Tensor]:
         """Reconstruct the features (B, T, width) of both views.
 
         Args:
             clips: Clips of the ego and the exo view.
             latents: Latents (B, T, D) of each view, from which the queries are computed.
-            contexts: Latents (B, T, D) of each view, which the other view retrieves; normally the same.
+            contexts: Latents (B, T, D) of each view, which the other view retrieves; normally the
+                same.
         """
         reconstructed = []
         for own, other in ((0, 1), (1, 0)):
             retrieved = retrieve(
-                latents[own], contexts[other], clips[own].normalized_time, clips[other].normalized_time,
-                clips[other].padding, self.prior,
-            )  # fmt: skip
+                latents[own],
+                contexts[other],
+                clips[own].normalized_time,
+                clips[other].normalized_time,
+                clips[other].padding,
+                self.prior,
+            )
             mean = masked_mean(clips[own].features, ~clips[own].padding)  # (B, 1, width)
             reconstructed.append(self.head(retrieved + self.view[own] + self.appearance(mean)))
         return reconstructed
@@ -56,9 +68,15 @@ class CrossViewBottleneck(nn.Module):
 
 @full_precision
 def retrieve(
-    queries: Tensor, keys: Tensor, query_times: Tensor, key_times: Tensor, padding: Tensor, prior: float
+    queries: Tensor,
+    keys: Tensor,
+    query_times: Tensor,
+    key_times: Tensor,
+    padding: Tensor,
+    prior: float,
 ) -> Tensor:
-    """Average the unit latents of the other view, weighted by similarity and by a prior on normalized time.
+    """Average the unit latents of the other view, weighted by similarity and by a prior on
+    normalized time.
 
     For frame i of one view and frames j of the other,
 
@@ -66,9 +84,11 @@ def retrieve(
 
     Without the prior, a reversed matching would be as good as the correct one.
 
-    Shapes: latents (B, T, D) and (B, S, D), normalized times s (B, T) and (B, S), padding (B, S), result (B, T, D).
+    Shapes: latents (B, T, D) and (B, S, D), normalized times s (B, T) and (B, S), padding (B, S),
+    result (B, T, D).
     """
-    queries, keys = F.normalize(queries, dim=-1), F.normalize(keys, dim=-1)
+    queries = F.normalize(queries, dim=-1)
+    keys = F.normalize(keys, dim=-1)
     apart = query_times[:, :, None] - key_times[:, None]  # (B, T, S)
     logits = queries @ keys.mT / TEMPERATURE - apart.square() / (2 * prior**2)
     weights = logits.masked_fill(padding[:, None], -torch.inf).softmax(dim=-1)

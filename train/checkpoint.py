@@ -31,14 +31,17 @@ class TrainingState(Record, frozen=False):
     """Training state other than the tensors of the model and the optimizer."""
 
     step: int = 0
-    loss_sums: dict[str, float] = Field(default_factory=dict)  # sums over the steps of the current epoch
+    # Sums over the steps of the current epoch.
+    loss_sums: dict[str, float] = Field(default_factory=dict)
     records: list[dict[str, int | float]] = Field(default_factory=list)  # lines of metrics.jsonl
     best: float | None = None
     best_metrics: dict[str, float] = Field(default_factory=dict)
 
 
 def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Return a dict mapping the tensor names in a safetensors file to shapes, without reading the tensors."""
+    """Return a dict mapping the tensor names in a safetensors file to shapes, without reading the
+    tensors.
+    """
     try:
         with safe_open(path, framework="np") as file:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
@@ -47,13 +50,23 @@ def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def save_checkpoint(
-    folder: Path, model: "Method", optimizer: Optimizer, state: TrainingState, metadata: Mapping[str, Any]
+    folder: Path,
+    model: "Method",
+    optimizer: Optimizer,
+    state: TrainingState,
+    metadata: Mapping[str, Any],
 ) -> None:
-    """Write a checkpoint, then delete all but the last two; `metadata` must include the run's "identity"."""
+    """Write a checkpoint, then delete all but the last two;
+
+    `metadata` must include the run's "identity".
+    """
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     tensors |= {f"memory.{name}": tensor for name, tensor in model.training_state().items()}
     for name, parameter in model.named_parameters():
-        tensors |= {f"optimizer.{key}.{name}": tensor for key, tensor in optimizer.state.get(parameter, {}).items()}
+        tensors |= {
+            f"optimizer.{key}.{name}": tensor
+            for key, tensor in optimizer.state.get(parameter, {}).items()
+        }
     content = file_bytes(tensors, {**metadata, "step": state.step, "state": state.model_dump()})
     write_bytes(_path(folder, state.step), content)
     for old in checkpoints(folder)[KEPT_CHECKPOINTS:]:
@@ -63,9 +76,11 @@ def save_checkpoint(
 def load_checkpoint(
     folder: Path, model: "Method", optimizer: Optimizer, metadata: Mapping[str, Any]
 ) -> TrainingState | None:
-    """Load the newest usable checkpoint into the model and optimizer; return its state, or None if there is none.
+    """Load the newest usable checkpoint into the model and optimizer; return its state, or None if
+    there is none.
 
-    Damaged checkpoints and those of other runs are skipped. TrainError is raised if there are only such checkpoints.
+    Damaged checkpoints and those of other runs are skipped. TrainError is raised if there are only
+    such checkpoints.
     """
     paths = checkpoints(folder)
     for path in paths:
@@ -78,11 +93,22 @@ def load_checkpoint(
                 raise TrainError(f"{path} contains a checkpoint of step {state.step}")
             _restore(load_file(path), model, optimizer)
             return state
-        except (CacheError, TrainError, SafetensorError, RuntimeError, KeyError, ValidationError) as error:
+        except (
+            CacheError,
+            TrainError,
+            SafetensorError,
+            RuntimeError,
+            KeyError,
+            ValidationError,
+        ) as error:
             reason = " ".join(str(error).split())[:300]
-            LOGGER.warning(f"{path.name} is not usable: {reason}; falling back to the previous checkpoint")
+            LOGGER.warning(
+                f"{path.name} is not usable: {reason}; falling back to the previous checkpoint"
+            )
     if paths:
-        raise TrainError(f"{folder}: no checkpoint is usable. Start the run again under another name.")
+        raise TrainError(
+            f"{folder}: no checkpoint is usable. Start the run again under another name."
+        )
     return None
 
 
@@ -96,13 +122,16 @@ def _path(folder: Path, step: int) -> Path:
 
 
 def file_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None = None) -> bytes:
-    """Return the content of a safetensors file, with a digest if it has metadata; equal inputs give equal bytes."""
+    """Return the content of a safetensors file, with a digest if it has metadata; equal inputs give
+    equal bytes.
+    """
     content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     # safetensors hangs if memory runs out; this allocation raises MemoryError instead.
     bytearray(3 * sum(tensor.nbytes for tensor in content.values()))
     if metadata is None:
         return save(content)
-    # Use a single entry: safetensors does not preserve the order of entries, and equal runs must write equal bytes.
+    # Use a single entry: safetensors does not preserve the order of entries, and equal runs must
+    # write equal bytes.
     return seal(save(content, metadata={METADATA_KEY: json.dumps({**BLANK_SEAL, **metadata})}))
 
 
@@ -110,10 +139,14 @@ def _restore(tensors: Mapping[str, Tensor], model: "Method", optimizer: Optimize
     for name, tensor in model.training_state().items():
         tensor.copy_(tensors[f"memory.{name}"])
     prefix = "model."
-    model.load_state_dict({name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)})
+    model.load_state_dict(
+        {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+    )
     state: dict[int, dict[str, Tensor]] = {}
     for index, (name, _) in enumerate(model.named_parameters()):  # same order as in the optimizer
         keys = {key: f"optimizer.{key}.{name}" for key in ("step", "exp_avg", "exp_avg_sq")}
         if keys["step"] in tensors:  # parameters without gradients have no state
             state[index] = {key: tensors[stored] for key, stored in keys.items()}
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    optimizer.load_state_dict(
+        {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}
+    )

@@ -1,7 +1,7 @@
 """Data-parallel training in several processes started by torchrun.
 
-Every process trains on its part of each batch. Only the main process (rank 0) writes files, validates and embeds
-videos.
+Every process trains on its part of each batch. Only the main process (rank 0) writes files,
+validates and embeds videos.
 """
 
 import os
@@ -21,7 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from byov.errors import Diverged, ProcessLost, TrainError
 
-# Timeout for hanging processes; dead ones are detected immediately. It must be longer than a validation.
+# Timeout for hanging processes; dead ones are detected immediately. It must be longer than a
+# validation.
 TIMEOUT = timedelta(minutes=30)
 MAIN_REPORTS_WITHIN_SECONDS = 3
 _REPORTED_KEY = "byov/reported"
@@ -34,29 +35,41 @@ class Processes:
     """
 
     def __init__(self, rank: int = 0, world_size: int = 1, store: Any = None) -> None:
-        self.rank, self.world_size, self.is_main = rank, world_size, rank == 0
+        self.rank = rank
+        self.world_size = world_size
+        self.is_main = rank == 0
         self._store = store
 
     def local_items(self, count: int) -> range:
-        """Return this process's part of a batch of `count` items; parts differ by at most one item and may be empty."""
-        return range(count * self.rank // self.world_size, count * (self.rank + 1) // self.world_size)
+        """Return this process's part of a batch of `count` items; parts differ by at most one item
+        and may be empty.
+        """
+        return range(
+            count * self.rank // self.world_size, count * (self.rank + 1) // self.world_size
+        )
 
     def device(self, device: torch.device) -> torch.device:
         """Return the device of the given type that is assigned to this process."""
         if self.world_size == 1 or device.type == "cpu":
             return device
         if device.type != "cuda" or int(os.environ["LOCAL_WORLD_SIZE"]) > torch.cuda.device_count():
-            raise TrainError("Each process needs a CUDA device of its own. Start fewer processes or use --device cpu.")
+            raise TrainError(
+                "Each process needs a CUDA device of its own. Start fewer processes or use "
+                "--device cpu."
+            )
         own = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(own)
         return own
 
     def wrap(self, module: nn.Module) -> nn.Module:
-        """Wrap a module for training, so that the backward pass averages gradients over the processes."""
+        """Wrap a module for training, so that the backward pass averages gradients over the
+        processes.
+        """
         if self.world_size == 1:
             return module
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # torch 2.7 lacks the replacement for broadcast_buffers
+            # Torch 2.7 lacks the replacement for broadcast_buffers.
+            warnings.simplefilter("ignore", FutureWarning)
             return DistributedDataParallel(
                 module,
                 static_graph=True,  # parameters unused in the first step are never used
@@ -64,8 +77,11 @@ class Processes:
             )
 
     def loss_weight(self, items: int) -> float:
-        """Return the weight of the local loss in `backward` that gives all items of the batch equal weight."""
-        return len(self.local_items(items)) * self.world_size / items  # DistributedDataParallel averages over processes
+        """Return the weight of the local loss in `backward` that gives all items of the batch equal
+        weight.
+        """
+        # DistributedDataParallel averages over processes.
+        return len(self.local_items(items)) * self.world_size / items
 
     def any(self, flag: bool) -> bool:
         """Return whether the flag is set in any process."""
@@ -83,13 +99,16 @@ class Processes:
         if self.world_size == 1:
             return
         # Compare a checksum of the weights, which is cheap to compute.
-        bits = sum(int(tensor.float().view(torch.int32).sum()) for tensor in model.state_dict().values())
+        bits = sum(
+            int(tensor.float().view(torch.int32).sum()) for tensor in model.state_dict().values()
+        )
         local = torch.tensor([step, bits % 2**62])
         smallest = self.all_reduce(local.clone(), dist.ReduceOp.MIN)
         largest = self.all_reduce(local.clone(), dist.ReduceOp.MAX)
         if not torch.equal(smallest, largest):
             raise Diverged(
-                f"The weights at step {step} differ between the {self.world_size} processes. All processes must read "
+                f"The weights at step {step} differ between the {self.world_size} processes. All "
+                "processes must read "
                 "the same folders and run on the same kind of machine."
             )
 
@@ -99,7 +118,9 @@ class Processes:
             dist.destroy_process_group()
 
     def reports_error(self) -> bool:
-        """Return whether this process should print an error: the main process or, if it has died, the first caller."""
+        """Return whether this process should print an error: the main process or, if it has died,
+        the first caller.
+        """
         if self._store is None:
             return True
         try:
@@ -110,7 +131,9 @@ class Processes:
         except RuntimeError:  # the store is unavailable as well
             return self.is_main
 
-    def all_reduce(self, values: Tensor, operation: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Tensor:
+    def all_reduce(
+        self, values: Tensor, operation: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM
+    ) -> Tensor:
         """Reduce `values` over all processes in place, by default to their sum, and return them."""
         if self.world_size > 1:
             dist.all_reduce(values, operation)
@@ -122,23 +145,43 @@ SINGLE_PROCESS = Processes()
 
 @cache
 def init_processes() -> Processes:
-    """Join the processes that torchrun started, with gloo (CPU) or NCCL (GPU); otherwise return `SINGLE_PROCESS`."""
+    """Join the processes that torchrun started, with gloo (CPU) or NCCL (GPU); otherwise return
+    `SINGLE_PROCESS`.
+    """
     if os.environ.get("WORLD_SIZE", "1") == "1":
         return SINGLE_PROCESS
-    missing = {"RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} - os.environ.keys()
+    missing = {
+        "RANK",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+    } - os.environ.keys()
     if missing:
-        raise TrainError(f"WORLD_SIZE is set, but {min(missing)} is not. Start several processes with torchrun.")
+        raise TrainError(
+            f"WORLD_SIZE is set, but {min(missing)} is not. Start several processes with torchrun."
+        )
     with connection_errors("the processes cannot connect to each other"):
         # The store is kept for `reports_error`, which must work after the group has failed.
         store, rank, world_size = next(rendezvous("env://", timeout=TIMEOUT))
-        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
-        dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=TIMEOUT)
+        backend = (
+            "cpu:gloo,cuda:nccl"
+            if torch.cuda.is_available() and dist.is_nccl_available()
+            else "gloo"
+        )
+        dist.init_process_group(
+            backend, store=store, rank=rank, world_size=world_size, timeout=TIMEOUT
+        )
     return Processes(rank, world_size, store)
 
 
 @contextmanager
-def connection_errors(message: str = "another process of this run has ended or does not respond") -> Iterator[None]:
-    """Convert connection errors from torch.distributed to ProcessLost; other errors pass through."""
+def connection_errors(
+    message: str = "another process of this run has ended or does not respond",
+) -> Iterator[None]:
+    """Convert connection errors from torch.distributed to ProcessLost; other errors pass
+    through.
+    """
     try:
         yield
     except RuntimeError as error:

@@ -29,10 +29,11 @@ def embed_videos(
     progress: Progress = NO_PROGRESS,
     stop: Stop = never,
 ) -> int:
-    """Embed all videos, plus sub-clips and prefixes of val and test videos, with the trained and the untrained model.
+    """Embed all videos, plus sub-clips and prefixes of val and test videos, with the trained and
+    the untrained model.
 
-    Embeddings of videos that are no longer in the dataset are deleted. Returns the number of files written. Raises
-    Diverged if an embedding is not finite, and Interrupted if `stop` returns true.
+    Embeddings of videos that are no longer in the dataset are deleted. Returns the number of files
+    written. Raises Diverged if an embedding is not finite, and Interrupted if `stop` returns true.
     """
     digest = check_model(run, training).sha256  # checked before loading, for clearer errors
     trained = Method.from_pretrained(run)
@@ -45,7 +46,9 @@ def embed_videos(
     written: set[Path] = set()
     for video in track(data.videos, progress, "embedding", unit="video"):
         if stop():
-            raise Interrupted(f"stopped while embedding; continue with byov-train --run {run.name} --embed-only")
+            raise Interrupted(
+                f"stopped while embedding; continue with byov-train --run {run.name} --embed-only"
+            )
         features = torch.from_numpy(store.read(video)).to(device)
         pts_seconds = read_array(video.path, "pts_seconds")
         parts = embedded_parts(data.dataset, video.view, video.id, video.split, video.frames)
@@ -60,7 +63,9 @@ def embed_videos(
                     embedded = model.embed(features[first : last + 1])
                 embedding = embedded.cpu().numpy()
                 if not np.isfinite(embedding).all():
-                    raise Diverged(f"The embeddings of {video.id} are not finite; the model is unusable.")
+                    raise Diverged(
+                        f"The embeddings of {video.id} are not finite; the model is unusable."
+                    )
                 provenance = EmbeddingProvenance(
                     run=run.name,
                     model_sha256=model_sha256,

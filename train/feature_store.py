@@ -49,11 +49,17 @@ class TrainingData:
 
     def of(self, split: str, view: str | None = None) -> list[CachedVideo]:
         """Return the videos of a split, optionally restricted to one view."""
-        return [video for video in self.videos if video.split == split and view in (None, video.view)]
+        return [
+            video for video in self.videos if video.split == split and view in (None, video.view)
+        ]
 
 
-def open_training_data(features_dir: Path, dataset: str | None, encoder: str | None, ratio: float) -> TrainingData:
-    """Open the cached features at an STM ratio; dataset and encoder may be None if there is only one choice."""
+def open_training_data(
+    features_dir: Path, dataset: str | None, encoder: str | None, ratio: float
+) -> TrainingData:
+    """Open the cached features at an STM ratio; dataset and encoder may be None if there is only
+    one choice.
+    """
     folder = choose_folder(features_dir, dataset, encoder)
     manifest = load_manifest(folder.parent / "manifest.json")
     column = f"merged/{ratio_key(ratio)}"
@@ -63,15 +69,23 @@ def open_training_data(features_dir: Path, dataset: str | None, encoder: str | N
         if video_path(folder, entry.view, entry.id).is_file()
     ]
     if not cached:
-        raise TrainError(f"{folder} has no videos from the manifest. Run byov-extract --dataset {folder.parent.name}.")
+        raise TrainError(
+            f"{folder} has no videos from the manifest. Run byov-extract --dataset "
+            f"{folder.parent.name}."
+        )
     if dataset is None or encoder is None:
         LOGGER.info(f"features: {folder} at ratio {ratio_key(ratio)}")
     (_, first), *_ = cached
     for _, header in cached:
         check_same_identity(header, first)
-    videos = [_cached_video(header, entry, column, len(manifest.phases)) for entry, header in cached]
+    videos = [
+        _cached_video(header, entry, column, len(manifest.phases)) for entry, header in cached
+    ]
     if missing := len(manifest.videos) - len(videos):
-        LOGGER.info(f"missing from the cache: {pluralize(missing, 'video')} of {folder.parent.name}; see byov-cache ls")
+        LOGGER.info(
+            f"missing from the cache: {pluralize(missing, 'video')} of {folder.parent.name}; see "
+            "byov-cache ls"
+        )
     shape, _ = read_columns(first.path)[column]
     return TrainingData(
         dataset=folder.parent.name,
@@ -88,14 +102,21 @@ def choose_dataset(features_dir: Path, dataset: str | None) -> str:
     """Return the given dataset, or the only one in the cache if None."""
     datasets = sorted({folder.parent.name for folder in encoder_folders(features_dir, dataset)})
     if not datasets:
-        raise TrainError(f"{features_dir} has no features. Extract some: byov-extract --dataset {dataset or 'demo'}")
+        raise TrainError(
+            f"{features_dir} has no features. Extract some: byov-extract --dataset "
+            f"{dataset or 'demo'}"
+        )
     if len(datasets) > 1:
-        raise TrainError(f"{features_dir} has several datasets. Choose one: --dataset {' | '.join(datasets)}")
+        raise TrainError(
+            f"{features_dir} has several datasets. Choose one: --dataset {' | '.join(datasets)}"
+        )
     return datasets[0]
 
 
 def choose_folder(features_dir: Path, dataset: str | None, encoder: str | None) -> Path:
-    """Return features/<dataset>/<encoder>; dataset and encoder may be None if there is only one choice."""
+    """Return features/<dataset>/<encoder>; dataset and encoder may be None if there is only one
+    choice.
+    """
     dataset = choose_dataset(features_dir, dataset)
     folders = encoder_folders(features_dir, dataset)
     existing = " | ".join(folder.name for folder in folders)
@@ -105,17 +126,24 @@ def choose_folder(features_dir: Path, dataset: str | None, encoder: str | None) 
     if not folders:
         raise TrainError(
             f"{features_dir / dataset} has no features of encoder {encoder!r}, only {existing}. "
-            f"Choose one of them, or extract it: byov-extract --dataset {dataset} --encoder {encoder}"
+            f"Choose one of them, or extract it: byov-extract --dataset {dataset} --encoder "
+            f"{encoder}"
         )
     if len(folders) > 1:
-        raise TrainError(f"{folders[0].parent} has several encoders. Choose one: --encoder {existing}")
+        raise TrainError(
+            f"{folders[0].parent} has several encoders. Choose one: --encoder {existing}"
+        )
     return folders[0]
 
 
 class FeatureStore:
-    """Video features, preloaded if they fit the memory budget, otherwise read from disk on every access."""
+    """Video features, preloaded if they fit the memory budget, otherwise read from disk on every
+    access.
+    """
 
-    def __init__(self, data: TrainingData, videos: Iterable[CachedVideo], budget_bytes: int) -> None:
+    def __init__(
+        self, data: TrainingData, videos: Iterable[CachedVideo], budget_bytes: int
+    ) -> None:
         self._data = data
         chosen = tuple(videos)
         self.size_bytes = sum(video.frames for video in chosen) * data.width * 2
@@ -128,24 +156,35 @@ class FeatureStore:
         return self._read(video) if array is None else array
 
     def _read(self, video: CachedVideo) -> NDArray[np.float16]:
-        features: NDArray[np.float16] = read_array(video.path, self._data.column, sha256=video.sha256)
+        features: NDArray[np.float16] = read_array(
+            video.path, self._data.column, sha256=video.sha256
+        )
         if not np.isfinite(features).all():
             frame = int(np.argmin(np.isfinite(features).all(axis=1)))
-            raise TrainError(f"{video.path}: {self._data.column} is not finite at frame {frame}. Extract it again.")
+            raise TrainError(
+                f"{video.path}: {self._data.column} is not finite at frame {frame}. Extract it "
+                "again."
+            )
         return features
 
 
 def _cached_video(header: Header, entry: VideoEntry, column: str, phases: int) -> CachedVideo:
     if column not in header.columns:
-        ratio, existing = column.removeprefix("merged/"), ", ".join(sorted(header.ratios, key=float))
-        raise TrainError(f"{header.path} has no STM ratio {ratio}, only {existing}. Run byov-extract --ratios {ratio}.")
+        ratio = column.removeprefix("merged/")
+        existing = ", ".join(sorted(header.ratios, key=float))
+        raise TrainError(
+            f"{header.path} has no STM ratio {ratio}, only {existing}. Run byov-extract --ratios "
+            f"{ratio}."
+        )
     labels = entry.labels if phases else None
     if labels is not None and (
         len(labels) != header.frames or not all(UNLABELED <= label < phases for label in labels)
     ):
         raise TrainError(
-            f"{entry.id} has {len(labels)} labels from {min(labels, default=0)} to {max(labels, default=0)}, but "
-            f"{header.frames} frames and {phases} phases. Run byov-extract again to update the manifest."
+            f"{entry.id} has {len(labels)} labels from {min(labels, default=0)} to "
+            f"{max(labels, default=0)}, but "
+            f"{header.frames} frames and {phases} phases. Run byov-extract again to update the "
+            "manifest."
         )
     sha256 = header.columns[column]
     return CachedVideo(

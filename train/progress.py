@@ -1,15 +1,18 @@
-"""Progress labels: estimates of how far the action has advanced in each training frame, without annotations.
+"""Progress labels: estimates of how far the action has advanced in each training frame, without
+annotations.
 
-The videos of a view are aligned with each other by soft DTW on their features. The progress of a frame is the mean
-normalized time of the frames matched with it in all videos of the view, including its own. The same event therefore has
-about the same progress in all videos, regardless of pauses and speed. Where the alignment is uninformative, progress
-falls back to normalized time. At first, views are not aligned with each other, because their frozen features are too
-different; an event is assumed to have about the same mean progress in both.
+The videos of a view are aligned with each other by soft DTW on their features. The progress of a
+frame is the mean normalized time of the frames matched with it in all videos of the view, including
+its own. The same event therefore has about the same progress in all videos, regardless of pauses
+and speed. Where the alignment is uninformative, progress falls back to normalized time. At first,
+views are not aligned with each other, because their frozen features are too different; an event is
+assumed to have about the same mean progress in both.
 
-Frozen features also differ between the cameras of one view. The alignment is therefore refined: a linear discriminant
-analysis with progress as the class finds directions in which frames with the same progress are alike in all videos, and
-the videos are aligned again along these directions, within each view and then across both. The directions for a video
-are computed without it; otherwise, they would reproduce the errors of its own labels.
+Frozen features also differ between the cameras of one view. The alignment is therefore refined: a
+linear discriminant analysis with progress as the class finds directions in which frames with the
+same progress are alike in all videos, and the videos are aligned again along these directions,
+within each view and then across both. The directions for a video are computed without it;
+otherwise, they would reproduce the errors of its own labels.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -54,11 +57,13 @@ def aligned_progress(
     Args:
         videos: Training videos.
         views: View of each video.
-        read: Function that returns the (T, width) features of a video; called up to twice per video to save memory.
+        read: Function that returns the (T, width) features of a video; called up to twice per video
+            to save memory.
         seed: Seed for drawing the reference videos if a view has more than MAX_REFERENCES videos.
 
     Returns:
-        Non-decreasing (T,) labels from 0 to 1 for each video. A single video is labeled with normalized time.
+        Non-decreasing (T,) labels from 0 to 1 for each video. A single video is labeled with
+        normalized time.
     """
     groups = [[i for i, own in enumerate(views) if own == view] for view in dict.fromkeys(views)]
     references = [_draw_references(group, seed) for group in groups]
@@ -82,14 +87,22 @@ def _draw_references(group: Sequence[int], seed: int) -> list[int]:
     """Return the videos of a group, or MAX_REFERENCES of them."""
     if len(group) <= MAX_REFERENCES:
         return list(group)
-    drawn = torch.randperm(len(group), generator=torch.Generator().manual_seed(seed))[:MAX_REFERENCES]
+    drawn = torch.randperm(len(group), generator=torch.Generator().manual_seed(seed))[
+        :MAX_REFERENCES
+    ]
     return sorted(group[i] for i in drawn.tolist())
 
 
 def _refine(
-    labels: list[Tensor], inputs: Sequence[Tensor], group: Iterable[int], references: Sequence[int], rounds: int
+    labels: list[Tensor],
+    inputs: Sequence[Tensor],
+    group: Iterable[int],
+    references: Sequence[int],
+    rounds: int,
 ) -> None:
-    """Update the labels of the videos in a group by aligning them with the references along discriminant axes."""
+    """Update the labels of the videos in a group by aligning them with the references along
+    discriminant axes.
+    """
     members = list(group)
     for _ in range(rounds):
         previous = list(labels)
@@ -98,17 +111,20 @@ def _refine(
             others = [i for i in references if i not in left_out]
             if not others or not left_out:
                 continue
-            axes = discriminant_axes(torch.cat([inputs[i] for i in others]), torch.cat([previous[i] for i in others]))
+            axes = discriminant_axes(
+                torch.cat([inputs[i] for i in others]), torch.cat([previous[i] for i in others])
+            )
             sequences = _resample_all([x @ axes for x in inputs])
             for i in left_out:
                 labels[i] = _align(sequences, i, references, len(inputs[i]))
 
 
 def discriminant_axes(frames: Tensor, progress: Tensor) -> Tensor:
-    """Linear discriminant analysis: find directions in which frames differ between, not within, intervals of progress.
+    """Linear discriminant analysis: find directions in which frames differ between, not within,
+    intervals of progress.
 
-    Shapes: frames (F, D), progress (F,) from 0 to 1, result (D, DISCRIMINANTS), less if D is smaller. The covariance
-    within classes, after shrinkage, is the identity along these directions.
+    Shapes: frames (F, D), progress (F,) from 0 to 1, result (D, DISCRIMINANTS), less if D is
+    smaller. The covariance within classes, after shrinkage, is the identity along these directions.
     """
     x = frames.double()
     classes = (progress * CLASSES).long().clamp(max=CLASSES - 1)
@@ -117,11 +133,15 @@ def discriminant_axes(frames: Tensor, progress: Tensor) -> Tensor:
     residual = x - means[classes]
     within = residual.T @ residual / len(x)
     identity = torch.eye(len(within), dtype=within.dtype)
-    shrunk = (1 - SHRINKAGE) * within + SHRINKAGE * (within.trace() / len(within) + SMALLEST_VARIANCE) * identity
+    shrunk = (1 - SHRINKAGE) * within + SHRINKAGE * (
+        within.trace() / len(within) + SMALLEST_VARIANCE
+    ) * identity
     # Whiten the covariance within classes, then find the principal directions of the class means.
     whitening = torch.linalg.inv(torch.linalg.cholesky(shrunk)).T  # (D, D)
     between = (means[classes] - x.mean(dim=0)) @ whitening
-    axes: Tensor = whitening @ torch.linalg.eigh(between.T @ between).eigenvectors[:, -DISCRIMINANTS:]
+    axes: Tensor = (
+        whitening @ torch.linalg.eigh(between.T @ between).eigenvectors[:, -DISCRIMINANTS:]
+    )
     return axes.float()
 
 
@@ -130,7 +150,9 @@ def _covariance(videos: Sequence[Tensor]) -> Tensor:
 
 
 def _principal_axes(covariance: Tensor, count: int) -> Tensor:
-    """Return the principal directions (D, count) of a covariance matrix (D, D), less if D is smaller."""
+    """Return the principal directions (D, count) of a covariance matrix (D, D), less if D is
+    smaller.
+    """
     axes: Tensor = torch.linalg.eigh(covariance.double()).eigenvectors[:, -count:].float()
     return axes
 
@@ -141,7 +163,9 @@ def _resample_all(videos: Sequence[Tensor]) -> Tensor:
 
 
 def _align(sequences: Tensor, index: int, references: Sequence[int], frames: int) -> Tensor:
-    """Return the progress (frames,) of one of the sequences (V, STEPS, D), relative to the references."""
+    """Return the progress (frames,) of one of the sequences (V, STEPS, D), relative to the
+    references.
+    """
     times = torch.linspace(0, 1, STEPS)
     others = sequences[[i for i in references if i != index]]
     if not len(others):
@@ -154,7 +178,9 @@ def _align(sequences: Tensor, index: int, references: Sequence[int], frames: int
 
 
 def smooth(features: NDArray[np.floating]) -> Tensor:
-    """Standardize the (T, width) features of a video and smooth them over time with a Gaussian filter."""
+    """Standardize the (T, width) features of a video and smooth them over time with a Gaussian
+    filter.
+    """
     x = standardize(torch.from_numpy(np.asarray(features, np.float32)))
     radius = int(3 * SMOOTHING) + 1
     weights = torch.exp(-torch.arange(-radius, radius + 1).square() / (2 * SMOOTHING**2))

@@ -61,16 +61,18 @@ def train_run(
     processes: Processes = SINGLE_PROCESS,
     **settings: Any,
 ) -> dict[str, Any]:
-    """Train a method on cached features, select the best model on the val split and embed all videos with it.
+    """Train a method on cached features, select the best model on the val split and embed all
+    videos with it.
 
     Args:
-        run: Name of the run. Default: DATASET-METHOD-rRATIO-sSEED, or the newest run with `resume` or `embed_only`.
+        run: Name of the run. Default: DATASET-METHOD-rRATIO-sSEED, or the newest run with `resume`
+            or `embed_only`.
         method: Name of the method. Default: "byov".
         dataset: Dataset in the cache. Default: the only one.
         encoder: Encoder in the cache. Default: the only one.
         ratio: STM ratio of the features. Default: 0.3.
-        resume: Resume an interrupted run. Options and settings must match those it was started with, except that
-            `epochs` may be larger if the schedule is constant.
+        resume: Resume an interrupted run. Options and settings must match those it was started
+            with, except that `epochs` may be larger if the schedule is constant.
         embed_only: Skip training and rewrite the embeddings of an existing run.
         device: Device to train on: "auto", "cuda", "mps" or "cpu".
         preload_gib: Maximum size of features to preload into memory, in GiB.
@@ -80,14 +82,16 @@ def train_run(
         features_dir: Folder of the feature cache. Default: BYOV_FEATURES, else features/.
         runs_dir: Folder that contains the runs. Default: BYOV_RUNS, else runs/.
         progress: Receives progress updates for training and embedding.
-        stop: Called after every step and before embedding a video; returns true to stop the run, which can be resumed.
+        stop: Called after every step and before embedding a video; returns true to stop the run,
+            which can be resumed.
         processes: Processes that train the run together; each of them calls this function.
         **settings: Method settings.
 
     Returns:
-        Summary of the run (empty except in the main process): "run", "dataset", "folder", "embedding_files" and, after
-        training, "steps", "last" (losses of the last epoch), "validation" (metrics of the saved model) and "findings"
-        (sentences about what the saved model has learned, or not).
+        Summary of the run (empty except in the main process): "run", "dataset", "folder",
+        "embedding_files" and, after training, "steps", "last" (losses of the last epoch),
+        "validation" (metrics of the saved model) and "findings" (sentences about what the saved
+        model has learned, or not).
 
     Raises:
         TrainError: If the features, the settings or the run cannot be used.
@@ -95,23 +99,35 @@ def train_run(
         Diverged: If the loss or a weight is not finite.
         ProcessLost: If another process of `processes` has ended.
     """
-    features_path, runs_path = features_folder(features_dir), runs_folder(runs_dir)
+    features_path = features_folder(features_dir)
+    runs_path = runs_folder(runs_dir)
     record = None
     with connection_errors():
         if resume or embed_only:
-            record = runs.read_run(runs_path, processes.broadcast(lambda: runs.choose_run(runs_path, run).name))
+            record = runs.read_run(
+                runs_path, processes.broadcast(lambda: runs.choose_run(runs_path, run).name)
+            )
             options = {"dataset": dataset, "encoder": encoder, "ratio": ratio, "method": method}
             chosen = _recorded_settings(record, options, settings, may_extend=resume)
-            folder, dataset, encoder, ratio = record.folder, record.dataset, record.encoder_folder, record.ratio
-        data = open_training_data(features_path, dataset, encoder, shared.DEFAULT_RATIO if ratio is None else ratio)
+            folder = record.folder
+            dataset = record.dataset
+            encoder = record.encoder_folder
+            ratio = record.ratio
+        data = open_training_data(
+            features_path, dataset, encoder, shared.DEFAULT_RATIO if ratio is None else ratio
+        )
         if record is None:
-            chosen = shared.resolve_settings(method or shared.DEFAULT_METHOD, data.dataset, settings)
-            name = f"{data.dataset}-{chosen.label}-r{data.column.removeprefix('merged/')}-s{chosen.seed}"
+            chosen = shared.resolve_settings(
+                method or shared.DEFAULT_METHOD, data.dataset, settings
+            )
+            ratio_text = data.column.removeprefix("merged/")
+            name = f"{data.dataset}-{chosen.label}-r{ratio_text}-s{chosen.seed}"
             folder = runs.run_folder(runs_path, run_name(name) if run is None else run)
         torch_device = processes.device(pick_device(device))
     if record is not None and embed_only:
         runs.check_model(folder, record.training)
-    if record is not None and (folder / runs.MODEL_NAME).exists():  # check sizes before allocating the model
+    # Check sizes before allocating the model.
+    if record is not None and (folder / runs.MODEL_NAME).exists():
         check_sizes(folder / runs.MODEL_NAME, METHODS[chosen.method], data.width, chosen)
     summary: dict[str, Any] = {"run": folder.name, "dataset": data.dataset, "folder": str(folder)}
     model = build_method(data.width, chosen)
@@ -121,34 +137,61 @@ def train_run(
         with _locked(folder):
             _write_config(folder, model, training)
             store = FeatureStore(data, (), 0)
-            files = embed_videos(folder, chosen, training, data, store, torch_device, progress, stop)
+            files = embed_videos(
+                folder, chosen, training, data, store, torch_device, progress, stop
+            )
         return summary | {"embedding_files": files}
 
     if processes.world_size > chosen.batch_size:
         raise TrainError(
-            f"--batch-size {chosen.batch_size} is less than the number of processes, {processes.world_size}."
+            f"--batch-size {chosen.batch_size} is less than the number of processes, "
+            f"{processes.world_size}."
         )
     if processes.world_size > 1 and model.needs_whole_batch:
-        raise TrainError(f"{chosen.method} cannot be trained in several processes: {model.needs_whole_batch}.")
+        raise TrainError(
+            f"{chosen.method} cannot be trained in several processes: {model.needs_whole_batch}."
+        )
     sampler = model.sampler(data.of("train"))
     if record is None:
         model.settings = chosen = chosen.with_epochs(sampler.steps_per_epoch(chosen.batch_size))
         training = training_record(data, model)
-        if torch_device.type == "cpu" and isinstance(chosen, ByovSettings) and chosen.depth >= PAPER_DEPTH:
-            command = f"byov-train --dataset {data.dataset} --ratio {data.column.removeprefix('merged/')} --size small"
-            LOGGER.info(f"the paper's model is slow on a CPU; a smaller one takes minutes: {command}")
-    trackers = [name for name, is_used in (("tensorboard", tensorboard), ("wandb", wandb)) if is_used]
+        if (
+            torch_device.type == "cpu"
+            and isinstance(chosen, ByovSettings)
+            and chosen.depth >= PAPER_DEPTH
+        ):
+            command = (
+                f"byov-train --dataset {data.dataset} --ratio "
+                f"{data.column.removeprefix('merged/')} --size small"
+            )
+            LOGGER.info(
+                f"the paper's model is slow on a CPU; a smaller one takes minutes: {command}"
+            )
+    trackers = [
+        name for name, is_used in (("tensorboard", tensorboard), ("wandb", wandb)) if is_used
+    ]
     check_installed(trackers)
-    lost = f"another process of this run has ended; resume with byov-train --run {folder.name} --resume"
+    lost = (
+        "another process of this run has ended; resume with byov-train --run "
+        f"{folder.name} --resume"
+    )
     with connection_errors(lost), _locked(folder) if processes.is_main else nullcontext():
-        if processes.is_main and record is None and any(not path.name.startswith(".") for path in folder.iterdir()):
+        if (
+            processes.is_main
+            and record is None
+            and any(not path.name.startswith(".") for path in folder.iterdir())
+        ):
             raise TrainError(
-                f"{folder} exists. Resume it with --run {folder.name} --resume or choose another name with --run."
+                f"{folder} exists. Resume it with --run {folder.name} --resume or choose another "
+                "name with --run."
             )
         val = data.of("val") if processes.is_main else []
         store = FeatureStore(data, (*data.of("train"), *val), int(preload_gib * 2**30))
         if not store.preloaded:
-            LOGGER.info(f"reading {format_size(store.size_bytes)} of features during training (see --preload-gib)")
+            LOGGER.info(
+                f"reading {format_size(store.size_bytes)} of features during training (see "
+                "--preload-gib)"
+            )
         model.start_training(sampler.videos, store.read)
         batches = BatchSource(model, sampler, store, processes.local_items)
         diagnose = Diagnostics(batches, torch_device)
@@ -163,19 +206,30 @@ def train_run(
             checkpoint_every=checkpoint_every,
             diagnose=diagnose,
             processes=processes,
-            metadata={"identity": training.get("identity"), "method": chosen.method, "seed": chosen.seed},
+            metadata={
+                "identity": training.get("identity"),
+                "method": chosen.method,
+                "seed": chosen.seed,
+            },
         )
         if record is not None:
             _resume(trainer, record, validated=bool(data.of("val")))
         if processes.is_main:
             if record is not None and chosen.epochs > record.settings["epochs"]:
-                (folder / runs.LAST_MODEL_NAME).unlink(missing_ok=True)  # this file marks a finished run
+                # This file marks a finished run.
+                (folder / runs.LAST_MODEL_NAME).unlink(missing_ok=True)
             training.pop(runs.FILES_KEY, None)
             _write_config(folder, model, training)  # from here on, the run exists
-        config = {"dataset": data.dataset, "encoder": data.identity["encoder"], "column": data.column}
+        config = {
+            "dataset": data.dataset,
+            "encoder": data.identity["encoder"],
+            "column": data.column,
+        }
         config |= chosen.model_dump(mode="json")
         first_step = trainer.state.step + 1 if trainer.state.step else 0
-        with open_trackers(trackers if processes.is_main else [], folder, config, first_step) as trainer.trackers:
+        with open_trackers(
+            trackers if processes.is_main else [], folder, config, first_step
+        ) as trainer.trackers:
             trainer.train(stop, progress)
         processes.shutdown()
         if not processes.is_main:
@@ -197,7 +251,8 @@ def train_run(
         "steps": trainer.state.step,
         "last": last,
         "validation": training["validation"],
-        "findings": explain_diagnostics(diagnostics) + explain_selection(trainer.state.records, select),
+        "findings": explain_diagnostics(diagnostics)
+        + explain_selection(trainer.state.records, select),
         "embedding_files": files,
     }
 
@@ -205,9 +260,16 @@ def train_run(
 def _recorded_settings(
     record: runs.RunRecord, options: dict[str, Any], given: dict[str, Any], *, may_extend: bool
 ) -> TrainSettings:
-    """Return the settings of a run, possibly with more epochs; raise TrainError if the given ones differ."""
+    """Return the settings of a run, possibly with more epochs; raise TrainError if the given ones
+    differ.
+    """
     recorded = shared.settings_of(record)
-    started = {"dataset": record.dataset, "encoder": record.encoder, "ratio": record.ratio, "method": recorded.method}
+    started = {
+        "dataset": record.dataset,
+        "encoder": record.encoder,
+        "ratio": record.ratio,
+        "method": recorded.method,
+    }
     if options["encoder"] == record.encoder_folder:
         started["encoder"] = record.encoder_folder
     changed = [
@@ -221,32 +283,42 @@ def _recorded_settings(
         if may_extend and requested.epochs > recorded.epochs:
             if recorded.schedule != "constant":
                 raise TrainError(
-                    f"{record.name} cannot be extended: the learning rates of its {recorded.schedule} schedule depend "
-                    f"on the number of epochs, {recorded.epochs}. Start another run with --epochs {requested.epochs}."
+                    f"{record.name} cannot be extended: the learning rates of its "
+                    f"{recorded.schedule} schedule depend "
+                    f"on the number of epochs, {recorded.epochs}. Start another run with --epochs "
+                    f"{requested.epochs}."
                 )
             recorded = recorded.model_copy(update={"epochs": requested.epochs, "steps": None})
         changed = shared.differences(requested, recorded, given)
     if changed:
         raise TrainError(
-            f"{record.name} was started with {'; '.join(changed)}. Omit these options or start another run."
+            f"{record.name} was started with {'; '.join(changed)}. Omit these options or start "
+            "another run."
         )
     return recorded
 
 
 def _resume(trainer: Trainer, record: runs.RunRecord, *, validated: bool) -> None:
-    """Restore the last checkpoint; raise TrainError if the run cannot reach its number of epochs."""
+    """Restore the last checkpoint; raise TrainError if the run cannot reach its number of
+    epochs.
+    """
     if runs.FILES_KEY in record.training and (record.folder / runs.MODEL_NAME).exists():
-        runs.check_model(record.folder, record.training)  # check the model before its digest is replaced
+        # Check the model before its digest is replaced.
+        runs.check_model(record.folder, record.training)
     trainer.resume()
     if trainer.state.step == 0 and (record.folder / runs.LAST_MODEL_NAME).exists():
         raise TrainError(
-            f"{record.name} is finished and has no checkpoints. Use --embed-only to write its embeddings again."
+            f"{record.name} is finished and has no checkpoints. Use --embed-only to write its "
+            "embeddings again."
         )
-    epochs, settings = record.settings["epochs"], trainer.method.settings
+    epochs = record.settings["epochs"]
+    settings = trainer.method.settings
     is_trained = any(line["epoch"] == epochs for line in trainer.state.records)
     if settings.epochs > epochs and is_trained and validated and epochs % settings.validate_every:
-        raise TrainError(  # this validation may have selected a model that a longer run would not select
-            f"The run cannot be extended: it was validated after epoch {epochs}, which is not a multiple of "
+        # This validation may have selected a model that a longer run would not select.
+        raise TrainError(
+            f"The run cannot be extended: it was validated after epoch {epochs}, which is not a "
+            "multiple of "
             f"--validate-every {settings.validate_every}. Start another run."
         )
     LOGGER.info(f"resuming from step {trainer.state.step} of {trainer.total_steps}")
@@ -263,9 +335,13 @@ def training_record(data: TrainingData, untrained: Method) -> dict[str, Any]:
         "column": data.column,
         **data.digests,
     }
-    # With a constant learning rate, a longer run continues a shorter one, so they share an identity.
+    # With a constant learning rate, a longer run continues a shorter one, so they share an
+    # identity.
     without = {"epochs", "steps"} if settings.schedule == "constant" else {"steps"}
-    decisive = features | {"width": data.width, "settings": settings.model_dump(mode="json", exclude=without)}
+    decisive = features | {
+        "width": data.width,
+        "settings": settings.model_dump(mode="json", exclude=without),
+    }
     return features | {
         "encoder": data.identity["encoder"],
         "encoder_revision": data.identity["revision"],
@@ -276,20 +352,32 @@ def training_record(data: TrainingData, untrained: Method) -> dict[str, Any]:
         "untrained_sha256": hashlib.sha256(file_bytes(untrained.state_dict())).hexdigest(),
         "validation": {},
         "versions": {"byov": __version__, "torch": torch.__version__},
-        # Digest of everything that determines the results of the run, independent of its name and the machine.
+        # Digest of everything that determines the results of the run, independent of its name and
+        # the machine.
         "identity": hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest(),
     }
 
 
-def _check_features(run: runs.RunRecord, current: dict[str, Any], *, same_labels: bool) -> dict[str, Any]:
-    """Return the training record of an existing run; raise TrainError if its features have changed."""
-    decisive = {"encoder_sha256": "encoder", "preprocessing": "preprocessing", "compute_dtype": "compute type"}
+def _check_features(
+    run: runs.RunRecord, current: dict[str, Any], *, same_labels: bool
+) -> dict[str, Any]:
+    """Return the training record of an existing run; raise TrainError if its features have
+    changed.
+    """
+    decisive = {
+        "encoder_sha256": "encoder",
+        "preprocessing": "preprocessing",
+        "compute_dtype": "compute type",
+    }
     decisive["features_sha256"] = "features or list of train and val videos"
     if same_labels:
         decisive["labels_sha256"] = "labels, pairs or order of train and val videos"
     for name, what in decisive.items():
         if run.training.get(name) != current[name]:
-            raise TrainError(f"The {what} of {run.dataset} changed since {run.name} was started. Start another run.")
+            raise TrainError(
+                f"The {what} of {run.dataset} changed since {run.name} was started. Start another "
+                "run."
+            )
     kept = {name: value for name, value in run.training.items() if name != "settings"}
     return kept | {"untrained_sha256": current["untrained_sha256"]}
 
@@ -297,7 +385,9 @@ def _check_features(run: runs.RunRecord, current: dict[str, Any], *, same_labels
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a run, and remove temporary files left by killed processes."""
-    busy = TrainError(f"{folder}: another process is training this run. Wait for it, or stop it first.")
+    busy = TrainError(
+        f"{folder}: another process is training this run. Wait for it, or stop it first."
+    )
     with exclusive(folder / runs.LOCK_NAME, busy=busy):
         remove_abandoned(folder)
         yield
@@ -310,7 +400,10 @@ def _selection_metric(data: TrainingData, select: str) -> str:
     if select == "last" or (val and select == "tau") or len(labeled_views) == 2:
         return select
     possible = "tau" if val else "last"
-    LOGGER.info(f"--select {select} needs val videos of both views with phase labels; using --select {possible}")
+    LOGGER.info(
+        f"--select {select} needs val videos of both views with phase labels; using --select "
+        f"{possible}"
+    )
     return possible
 
 

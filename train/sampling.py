@@ -1,10 +1,10 @@
 """Sampling of training batches: the videos and frames used in each step.
 
-Random draws depend only on the seed, the epoch and the index of the item, so batches do not depend on preloading,
-resuming or the number of processes.
+Random draws depend only on the seed, the epoch and the index of the item, so batches do not depend
+on preloading, resuming or the number of processes.
 
-Shapes: B clips, T sampled frames, `width` features. Clips with fewer than T frames are padded by repeating the last
-frame; padding masks are True for these repeats.
+Shapes: B clips, T sampled frames, `width` features. Clips with fewer than T frames are padded by
+repeating the last frame; padding masks are True for these repeats.
 """
 
 from collections import deque
@@ -44,7 +44,8 @@ class Clips:
     padding: Tensor  # (B, T) bool, True for padding
     first_item: int  # index of the first of these items in the global batch
     items: int  # size of the global batch, over all processes
-    context: Tensor | None = None  # (B, T, width) features of the context frames, if the backbone uses them
+    # (B, T, width) features of the context frames, if the backbone uses them.
+    context: Tensor | None = None
 
     @property
     def sampled(self) -> int:
@@ -62,9 +63,13 @@ class Clips:
         return self.frame / (self.video_length[:, None] - 1).clamp(min=1)
 
     def rand(self, *shape: int, generator: torch.Generator) -> Tensor:
-        """Draw (B, *shape) uniform random numbers that do not depend on how the batch is split over processes."""
+        """Draw (B, *shape) uniform random numbers that do not depend on how the batch is split over
+        processes.
+        """
         drawn = torch.rand(self.items, *shape, generator=generator)
-        return drawn[self.first_item : self.first_item + len(self.features)].to(self.features.device)
+        return drawn[self.first_item : self.first_item + len(self.features)].to(
+            self.features.device
+        )
 
     def feature_dropout(self, rate: float, generator: torch.Generator) -> Self:
         """Return a copy with dropout applied to the features and the context."""
@@ -79,7 +84,9 @@ class Clips:
 
     def to(self, device: torch.device) -> Self:
         moved: dict[str, Any] = {
-            name: value.to(device, non_blocking=True) for name, value in vars(self).items() if isinstance(value, Tensor)
+            name: value.to(device, non_blocking=True)
+            for name, value in vars(self).items()
+            if isinstance(value, Tensor)
         }
         return replace(self, **moved)
 
@@ -109,7 +116,8 @@ class Sampler:
 
     videos: Sequence[CachedVideo]
     draw_item: Callable[[np.random.Generator], Sequence[Draw]]  # returns one draw per clip
-    context: int = 0  # distance from a frame back to its context frame, in frames; 0 disables context
+    # Distance from a frame back to its context frame, in frames; 0 disables context.
+    context: int = 0
     videos_per_item: int = 1
 
     @property
@@ -127,8 +135,8 @@ class Sampler:
 def pick_views(videos: Sequence[CachedVideo], reason: str) -> Pick[VideoPair]:
     """Return a function that picks an ego and an exo video of the same action.
 
-    Videos with action labels are only picked together if they share an action or show the same performance. The error
-    that is raised if there is no such pair includes `reason`.
+    Videos with action labels are only picked together if they share an action or show the same
+    performance. The error that is raised if there is no such pair includes `reason`.
     """
     ego, exo = _by_view(videos)
     for name, view in zip(VIEWS, (ego, exo), strict=True):
@@ -157,11 +165,18 @@ def _same_action(video: CachedVideo, others: Sequence[CachedVideo]) -> list[Cach
 
 
 def pick_synchronized(videos: Sequence[CachedVideo], reason: str) -> Pick[VideoPair]:
-    """Return a function that picks a synchronized ego and exo video; `reason` is added to the error if none exists."""
-    ego, exo = ({video.pair: video for video in view if video.pair is not None} for view in _by_view(videos))
+    """Return a function that picks a synchronized ego and exo video;
+
+    `reason` is added to the error if none exists.
+    """
+    ego, exo = (
+        {video.pair: video for video in view if video.pair is not None} for view in _by_view(videos)
+    )
     pairs = [(ego[name], exo[name]) for name in ego if name in exo]
     if not pairs:
-        raise TrainError(f"the train split has no ego and exo videos of the same performance, but {reason}")
+        raise TrainError(
+            f"the train split has no ego and exo videos of the same performance, but {reason}"
+        )
     return lambda rng: pairs[rng.integers(len(pairs))]
 
 
@@ -172,7 +187,9 @@ def pick_one(videos: Sequence[CachedVideo]) -> Pick[CachedVideo]:
 
 
 def pick_any_two(videos: Sequence[CachedVideo]) -> Pick[VideoPair]:
-    """Return a function that picks two different videos of any view; if there is only one, it is picked twice."""
+    """Return a function that picks two different videos of any view; if there is only one, it is
+    picked twice.
+    """
     _require(videos, 1)
 
     def pick(rng: np.random.Generator) -> VideoPair:
@@ -183,21 +200,31 @@ def pick_any_two(videos: Sequence[CachedVideo]) -> Pick[VideoPair]:
 
 
 def pick_several(videos: Sequence[CachedVideo], count: int) -> Pick[list[CachedVideo]]:
-    """Return a function that picks up to `count` different videos, half from each view unless a view has too few."""
+    """Return a function that picks up to `count` different videos, half from each view unless a
+    view has too few.
+    """
     _require(videos, 2)
     ego, exo = _by_view(videos)
     total = min(count, len(videos))
     num_ego = min(max(total // 2, total - len(exo)), len(ego))
     counts = ((ego, num_ego), (exo, total - num_ego))
-    return lambda rng: [view[i] for view, n in counts for i in rng.choice(len(view), n, replace=False)]
+    return lambda rng: [
+        view[i] for view, n in counts for i in rng.choice(len(view), n, replace=False)
+    ]
 
 
 def draw_clip(
-    video: CachedVideo, frames: int, crop: tuple[float, float], rng: np.random.Generator, *, skip_first: bool = False
+    video: CachedVideo,
+    frames: int,
+    crop: tuple[float, float],
+    rng: np.random.Generator,
+    *,
+    skip_first: bool = False,
 ) -> Draw:
     """Sample frames from a random part of a video.
 
-    If `skip_first` is true, the first frame of the part is not sampled, unless all others are needed.
+    If `skip_first` is true, the first frame of the part is not sampled, unless all others are
+    needed.
     """
     first, end = draw_part(video, crop, rng)
     skipped = int(skip_first and end - first - 1 > frames)
@@ -205,37 +232,55 @@ def draw_clip(
     return Draw(video, first, end, rows, min(end - first, frames))
 
 
-def draw_part(video: CachedVideo, crop: tuple[float, float], rng: np.random.Generator) -> tuple[int, int]:
-    """Draw an interval [first, end) whose length, as a fraction of the video, lies within `crop`."""
+def draw_part(
+    video: CachedVideo, crop: tuple[float, float], rng: np.random.Generator
+) -> tuple[int, int]:
+    """Draw an interval [first, end) whose length, as a fraction of the video, lies within
+    `crop`.
+    """
     length = max(1, round(video.frames * rng.uniform(*crop)))
     first = int(rng.integers(video.frames - length + 1))
     return first, first + length
 
 
 def draw_rows(length: int, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Sample `count` of `length` frames in order, without replacement; repeat the last frame if there are too few."""
+    """Sample `count` of `length` frames in order, without replacement; repeat the last frame if
+    there are too few.
+    """
     if length >= count:
         return np.sort(rng.choice(length, count, replace=False))
     return np.minimum(np.arange(count), length - 1)
 
 
-def same_time_frames(frames: NDArray[np.int64], of: CachedVideo, other: CachedVideo) -> NDArray[np.int64]:
-    """Map frame indices in the video `of` to frame indices in `other` at the same normalized time."""
+def same_time_frames(
+    frames: NDArray[np.int64], of: CachedVideo, other: CachedVideo
+) -> NDArray[np.int64]:
+    """Map frame indices in the video `of` to frame indices in `other` at the same normalized
+    time.
+    """
     scaled: NDArray[np.float64] = np.rint(frames * ((other.frames - 1) / max(1, of.frames - 1)))
     return scaled.astype(np.int64)
 
 
 class BatchSource:
-    """Training batches, indexed by step; the last batch of an epoch may have fewer than `batch_size` items.
+    """Training batches, indexed by step; the last batch of an epoch may have fewer than
+    `batch_size` items.
 
-    `local_items` maps the size of the global batch to the range of items that this process trains on. If the range is
-    empty, the first item serves as a placeholder.
+    `local_items` maps the size of the global batch to the range of items that this process trains
+    on. If the range is empty, the first item serves as a placeholder.
     """
 
     def __init__(
-        self, method: "Method", sampler: Sampler, store: FeatureStore, local_items: Callable[[int], range] = range
+        self,
+        method: "Method",
+        sampler: Sampler,
+        store: FeatureStore,
+        local_items: Callable[[int], range] = range,
     ) -> None:
-        self._method, self._sampler, self._store, self._local_items = method, sampler, store, local_items
+        self._method = method
+        self._sampler = sampler
+        self._store = store
+        self._local_items = local_items
         self._batch_size = method.settings.batch_size
         self._video_index = {video.path: index for index, video in enumerate(sampler.videos)}
         self.steps_per_epoch = sampler.steps_per_epoch(self._batch_size)
@@ -246,15 +291,22 @@ class BatchSource:
         first = step_in_epoch * self._batch_size
         items = range(first, min(first + self._batch_size, self._sampler.items))
         local = self._local_items(len(items)) or range(1)
-        return self._batch(epoch, [items[number] for number in local], first_item=local.start, items=len(items))
+        return self._batch(
+            epoch, [items[number] for number in local], first_item=local.start, items=len(items)
+        )
 
     def fixed_batch(self, items: int) -> Batch:
         """Return a batch that is not used in training."""
         return self._batch(NO_EPOCH, range(items), first_item=0, items=items)
 
     def _batch(self, epoch: int, numbers: Sequence[int], *, first_item: int, items: int) -> Batch:
-        draws = [self._sampler.draw(self._method.settings.seed, epoch, number) for number in numbers]
-        return tuple(self._clips(clip, first_item=first_item, items=items) for clip in zip(*draws, strict=True))
+        draws = [
+            self._sampler.draw(self._method.settings.seed, epoch, number) for number in numbers
+        ]
+        return tuple(
+            self._clips(clip, first_item=first_item, items=items)
+            for clip in zip(*draws, strict=True)
+        )
 
     def ahead(self, first_step: int, end_step: int) -> Iterator[Batch]:
         """Yield batches in order while a background thread reads the next ones."""
@@ -271,10 +323,14 @@ class BatchSource:
                     future.cancel()
 
     def _clips(self, draws: Sequence[Draw], *, first_item: int, items: int) -> Clips:
-        rows, sampled = np.stack([draw.rows for draw in draws]), np.array([draw.sampled for draw in draws])
-        features, context = [], []
+        rows = np.stack([draw.rows for draw in draws])
+        sampled = np.array([draw.sampled for draw in draws])
+        features = []
+        context = []
         for draw in draws:
-            clip = self._method.prepare(torch.from_numpy(self._store.read(draw.video)[draw.first : draw.end]))
+            clip = self._method.prepare(
+                torch.from_numpy(self._store.read(draw.video)[draw.first : draw.end])
+            )
             index = torch.from_numpy(draw.rows)
             features.append(clip[index])
             context.append(clip[(index - self._sampler.context).clamp(min=0)])
@@ -298,4 +354,6 @@ def _by_view(videos: Sequence[CachedVideo]) -> list[list[CachedVideo]]:
 
 def _require(videos: Sequence[CachedVideo], count: int) -> None:
     if len(videos) < count:
-        raise TrainError(f"the train split has {pluralize(len(videos), 'video')}; at least {count} required")
+        raise TrainError(
+            f"the train split has {pluralize(len(videos), 'video')}; at least {count} required"
+        )

@@ -1,4 +1,6 @@
-"""Experiment trackers that log metrics to TensorBoard or Weights & Biases, in addition to metrics.jsonl."""
+"""Experiment trackers that log metrics to TensorBoard or Weights & Biases, in addition to
+metrics.jsonl.
+"""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +26,9 @@ def check_installed(packages: Sequence[str]) -> None:
 def open_trackers(
     names: Sequence[str], run: Path, config: Mapping[str, Any], first_step: int
 ) -> Iterator[list[Tracker]]:
-    """Open trackers ("tensorboard", "wandb") for a run that starts at `first_step`; close them on exit."""
+    """Open trackers ("tensorboard", "wandb") for a run that starts at `first_step`; close them on
+    exit.
+    """
     with ExitStack() as stack:
         trackers = [_tensorboard(run, first_step, stack)] if "tensorboard" in names else []
         yield trackers + ([_wandb(run, config, stack)] if "wandb" in names else [])
@@ -35,7 +39,9 @@ def _tensorboard(run: Path, first_step: int, stack: ExitStack) -> Tracker:
     from torch.utils.tensorboard import SummaryWriter
 
     # Purge metrics that an interrupted run logged after its last checkpoint.
-    writer: Any = stack.enter_context(SummaryWriter(str(run / "tensorboard"), purge_step=first_step))
+    writer: Any = stack.enter_context(
+        SummaryWriter(str(run / "tensorboard"), purge_step=first_step)
+    )
 
     def log(metrics: Mapping[str, float], step: int) -> None:
         for name, value in metrics.items():
@@ -46,7 +52,9 @@ def _tensorboard(run: Path, first_step: int, stack: ExitStack) -> Tracker:
 
 
 def _wandb(run: Path, config: Mapping[str, Any], stack: ExitStack) -> Tracker:
-    """Return a tracker that logs to W&B; the W&B run id is saved, so that a resumed run continues the same W&B run."""
+    """Return a tracker that logs to W&B; the W&B run id is saved, so that a resumed run continues
+    the same W&B run.
+    """
     import wandb
 
     id_file = run / "wandb" / "id"
@@ -63,7 +71,10 @@ def _wandb(run: Path, config: Mapping[str, Any], stack: ExitStack) -> Tracker:
         )
     except wandb.Error as error:
         reason = str(error).partition("\n")[0].rstrip(".")
-        raise TrainError(f"--wandb: {reason}. Set WANDB_MODE=offline to log to files only.") from None
+        raise TrainError(
+            f"--wandb: {reason}. Set WANDB_MODE=offline to log to files only."
+        ) from None
     stack.callback(wandb_run.finish)
     write_text(id_file, wandb_run.id + "\n")
-    return lambda metrics, step: wandb_run.log(dict(metrics), step=step)  # W&B ignores steps already logged
+    # W&B ignores steps already logged.
+    return lambda metrics, step: wandb_run.log(dict(metrics), step=step)

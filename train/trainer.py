@@ -14,7 +14,13 @@ from torch import Tensor
 
 from byov.cache.atomic import write_bytes, write_text
 from byov.cache.digests import check_weights
-from byov.cache.runs import CHECKPOINTS_NAME, DIAGNOSTICS_PREFIX, LAST_MODEL_NAME, METRICS_NAME, MODEL_NAME
+from byov.cache.runs import (
+    CHECKPOINTS_NAME,
+    DIAGNOSTICS_PREFIX,
+    LAST_MODEL_NAME,
+    METRICS_NAME,
+    MODEL_NAME,
+)
 from byov.errors import Diverged, Interrupted, TrainError
 from byov.progress import NO_PROGRESS, Progress, Stop, never
 from byov.text import format_duration
@@ -27,15 +33,23 @@ from byov.train.settings import OptimizerSettings
 from byov.train.trackers import Tracker
 
 LOGGER = logging.getLogger(__name__)
-OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
 READ_LOSSES_EVERY = 10  # in steps; each read waits for the device
-TIMED_STEPS, SHORTEST_ESTIMATE_SECONDS = 10, 60.0  # number of steps to time; minimum remaining time to log
+# number of steps to time; minimum remaining time to log
+TIMED_STEPS = 10
+SHORTEST_ESTIMATE_SECONDS = 60.0
 STEP_STREAM = 0x6D61736B  # separates the random numbers in steps from other uses of the seed
 
 
 def learning_rate(settings: OptimizerSettings, step: int, steps_per_epoch: int) -> float:
-    """Return the learning rate for a step: linear warm-up, then constant or cosine decay to zero."""
-    warmup, total = settings.warmup * steps_per_epoch, settings.epochs * steps_per_epoch
+    """Return the learning rate for a step: linear warm-up, then constant or cosine decay to
+    zero.
+    """
+    warmup = settings.warmup * steps_per_epoch
+    total = settings.epochs * steps_per_epoch
     if step < warmup:
         return settings.lr * (step + 1) / (warmup + 1)
     if settings.schedule == "constant":
@@ -46,8 +60,8 @@ def learning_rate(settings: OptimizerSettings, step: int, steps_per_epoch: int) 
 class Trainer:
     """Training loop with validation, model selection, metrics and checkpoints.
 
-    `select` names the metric from `validate` that selects the best model; if it is missing, the last model is kept.
-    `diagnose` returns further values to record whenever the model is validated.
+    `select` names the metric from `validate` that selects the best model; if it is missing, the
+    last model is kept. `diagnose` returns further values to record whenever the model is validated.
     `metadata` is stored in model files and checkpoints; its "identity" distinguishes runs.
     """
 
@@ -65,7 +79,8 @@ class Trainer:
         processes: Processes = SINGLE_PROCESS,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
-        self.method, self.state = method.to(device), TrainingState()
+        self.method = method.to(device)
+        self.state = TrainingState()
         self.total_steps = method.settings.epochs * batches.steps_per_epoch
         self._settings = method.settings
         self._model = processes.wrap(self.method)
@@ -75,43 +90,64 @@ class Trainer:
             weight_decay=self._settings.weight_decay,
             fused=device.type in ("cpu", "cuda"),
         )
-        self._batches, self._device, self._processes = batches, device, processes
-        self._validate, self._select, self._checkpoint_every = validate, select, checkpoint_every
+        self._batches = batches
+        self._device = device
+        self._processes = processes
+        self._validate = validate
+        self._select = select
+        self._checkpoint_every = checkpoint_every
         self._diagnose = diagnose
-        self._folder, self._metadata = folder, dict(metadata or {})
+        self._folder = folder
+        self._metadata = dict(metadata or {})
         self.trackers: Sequence[Tracker] = ()
-        self._unread: list[tuple[dict[str, Tensor], int]] = []  # (losses, number of items) per step since the last read
+        # (losses, number of items) per step since the last read.
+        self._unread: list[tuple[dict[str, Tensor], int]] = []
 
     def resume(self) -> None:
-        """Resume from the newest usable checkpoint, or start from the beginning if there is none."""
+        """Resume from the newest usable checkpoint, or start from the beginning if there is
+        none.
+        """
         checkpoints = self._folder / CHECKPOINTS_NAME
-        self.state = load_checkpoint(checkpoints, self.method, self._optimizer, self._metadata) or self.state
+        self.state = (
+            load_checkpoint(checkpoints, self.method, self._optimizer, self._metadata) or self.state
+        )
         if self.state.best is not None:
             best = self._folder / MODEL_NAME
             if not best.exists():
-                raise TrainError(f"{best}, the best model so far, is missing. Start the run again under another name.")
+                raise TrainError(
+                    f"{best}, the best model so far, is missing. Start the run again under another "
+                    "name."
+                )
             file = check_weights(best)
             if file.identity != self._metadata.get("identity"):
-                raise TrainError(f"{best} belongs to another run ({file.origin}). Restore the run's own model.")
+                raise TrainError(
+                    f"{best} belongs to another run ({file.origin}). Restore the run's own model."
+                )
         if self.state.records and self._processes.is_main:
             self._write_metrics()  # the file may be damaged or contain epochs after the checkpoint
 
     def train(self, stop: Stop = never, progress: Progress = NO_PROGRESS) -> None:
-        """Train until the last step; if `stop` returns true, save a checkpoint and raise Interrupted.
+        """Train until the last step; if `stop` returns true, save a checkpoint and raise
+        Interrupted.
 
         Raise Diverged if the loss or a weight is not finite, or if the processes are out of sync.
         """
         self._processes.check_in_sync(self.method, self.state.step)
-        if self.state.step == 0 and self._processes.is_main:  # the first record describes the untrained model
+        # The first record describes the untrained model.
+        if self.state.step == 0 and self._processes.is_main:
             metrics = self._validate(self.method) if self._validate else {}
             self._write_record({"epoch": 0, "step": 0} | metrics | self._diagnostics())
-        first, steps_per_epoch, started = self.state.step, self._batches.steps_per_epoch, 0.0
+        first = self.state.step
+        steps_per_epoch = self._batches.steps_per_epoch
+        started = 0.0
         with progress.bar("training", unit="step", total=self.total_steps, done=first) as bar:
             for batch in self._batches.ahead(first, self.total_steps):
                 self._train_step(batch)
                 epoch, step_of_epoch = divmod(self.state.step, steps_per_epoch)
                 is_read = step_of_epoch == 0 or self.state.step % READ_LOSSES_EVERY == 0
-                bar.advance(latest=f"epoch={epoch}, loss={self._read_losses():.4f}" if is_read else "")
+                bar.advance(
+                    latest=f"epoch={epoch}, loss={self._read_losses():.4f}" if is_read else ""
+                )
                 if step_of_epoch == 0:
                     score = self._end_epoch(epoch)
                     if score is not None:
@@ -119,12 +155,17 @@ class Trainer:
                 if self.state.step == first + 1:  # the first step is slow, so it is not timed
                     started = time.monotonic()
                 elif self.state.step == first + 1 + TIMED_STEPS and self._processes.is_main:
-                    left = (time.monotonic() - started) / TIMED_STEPS * (self.total_steps - self.state.step)
+                    left = (
+                        (time.monotonic() - started)
+                        / TIMED_STEPS
+                        * (self.total_steps - self.state.step)
+                    )
                     if left > SHORTEST_ESTIMATE_SECONDS:
                         LOGGER.info(f"about {format_duration(left)} left")
                 if self._processes.any(stop()):
                     self._save_checkpoint()
-                    self._processes.any(True)  # barrier: torchrun kills all processes as soon as one exits
+                    # barrier: torchrun kills all processes as soon as one exits.
+                    self._processes.any(True)
                     raise Interrupted(
                         f"stopped after step {self.state.step} of {self.total_steps}; "
                         f"resume with byov-train --run {self._folder.name} --resume"
@@ -136,14 +177,20 @@ class Trainer:
 
     def _train_step(self, batch: Batch) -> None:
         """Take one optimizer step."""
-        settings, step, items = self._settings, self.state.step, batch[0].items
+        settings = self._settings
+        step = self.state.step
+        items = batch[0].items
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate(settings, step, self._batches.steps_per_epoch)
-        seed = np.random.SeedSequence([STEP_STREAM, settings.seed, step]).generate_state(1, np.uint64)[0]
+        seed = np.random.SeedSequence([STEP_STREAM, settings.seed, step]).generate_state(
+            1, np.uint64
+        )[0]
         generator = torch.Generator().manual_seed(int(seed))
 
         batch = tuple(clips.to(self._device) for clips in batch)
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
+        with torch.autocast(
+            self._device.type, torch.bfloat16, enabled=settings.precision == "bf16"
+        ):
             losses = self._model(batch, generator)
         (losses["loss"] * self._processes.loss_weight(items)).backward()
         if settings.clip_grad is not None:
@@ -155,11 +202,20 @@ class Trainer:
         self._unread.append(({name: loss.detach() for name, loss in losses.items()}, items))
 
     def _read_losses(self) -> float:
-        """Add the losses since the last call to the sums for this epoch, and return the latest loss."""
-        steps, self._unread = self._unread, []
-        local = torch.stack([at_least_float32(loss) for losses, _ in steps for loss in losses.values()]).cpu().double()
+        """Add the losses since the last call to the sums for this epoch, and return the latest
+        loss.
+        """
+        steps = self._unread
+        self._unread = []
+        local = (
+            torch.stack([at_least_float32(loss) for losses, _ in steps for loss in losses.values()])
+            .cpu()
+            .double()
+        )
         fractions = [[len(self._processes.local_items(items)) / items] for _, items in steps]
-        values = self._processes.all_reduce(local.view(len(steps), -1) * torch.tensor(fractions, dtype=torch.float64))
+        values = self._processes.all_reduce(
+            local.view(len(steps), -1) * torch.tensor(fractions, dtype=torch.float64)
+        )
         for step, row in enumerate(values.tolist(), start=self.state.step - len(steps)):
             losses: dict[str, float] = dict(zip(steps[0][0], row, strict=True))
             if not math.isfinite(losses["loss"]):
@@ -169,35 +225,48 @@ class Trainer:
         return losses["loss"]
 
     def _end_epoch(self, epoch: int) -> float | None:
-        """Record the epoch, validate and save a checkpoint if due, and return the selection metric, if computed."""
+        """Record the epoch, validate and save a checkpoint if due, and return the selection metric,
+        if computed.
+        """
         self._processes.check_in_sync(self.method, self.state.step)
         self._check_weights_finite()
-        sums, self.state.loss_sums = self.state.loss_sums, {}
+        sums = self.state.loss_sums
+        self.state.loss_sums = {}
         if not self._processes.is_main:
             return None
-        is_last, metrics = epoch == self._settings.epochs, dict[str, float]()
+        is_last = epoch == self._settings.epochs
+        metrics = dict[str, float]()
         is_validated = is_last or epoch % self._settings.validate_every == 0
         if self._validate and is_validated:
             metrics = self._validate(self.method)
-            score, best = metrics.get(self._select), self.state.best
+            score = metrics.get(self._select)
+            best = self.state.best
             if score is None and best is None:
                 self.state.best_metrics = metrics
             elif score is not None and (best is None or score > best):
-                self.state.best, self.state.best_metrics = score, metrics
+                self.state.best = score
+                self.state.best_metrics = metrics
                 self._write_model(MODEL_NAME)
         means = {name: total / self._batches.steps_per_epoch for name, total in sums.items()}
         rate = self._optimizer.param_groups[0]["lr"]
         diagnostics = self._diagnostics() if is_validated else {}
-        self._write_record({"epoch": epoch, "step": self.state.step, "lr": rate} | means | metrics | diagnostics)
+        self._write_record(
+            {"epoch": epoch, "step": self.state.step, "lr": rate} | means | metrics | diagnostics
+        )
         if is_last or epoch % self._checkpoint_every == 0:
             self._save_checkpoint()
         return metrics.get(self._select)
 
     def _diagnostics(self) -> dict[str, float]:
-        return {f"{DIAGNOSTICS_PREFIX}{name}": value for name, value in self._diagnose(self.method).items()}
+        return {
+            f"{DIAGNOSTICS_PREFIX}{name}": value
+            for name, value in self._diagnose(self.method).items()
+        }
 
     def _write_record(self, record: dict[str, Any]) -> None:
-        """Append a line to metrics.jsonl, without timestamps, so that repeated and resumed runs write equal files."""
+        """Append a line to metrics.jsonl, without timestamps, so that repeated and resumed runs
+        write equal files.
+        """
         self.state.records.append(record)
         self._write_metrics()
         metrics = {name: value for name, value in record.items() if name not in ("epoch", "step")}
@@ -221,10 +290,15 @@ class Trainer:
             save_checkpoint(checkpoints, self.method, self._optimizer, self.state, self._metadata)
 
     def _check_weights_finite(self) -> None:
-        """Raise Diverged if a weight is not finite; the loss, computed before the step, may still be finite."""
+        """Raise Diverged if a weight is not finite; the loss, computed before the step, may still
+        be finite.
+        """
         if not all(torch.isfinite(parameter).all() for parameter in self.method.parameters()):
             raise self._diverged("The weights are no longer finite", self.state.step)
 
     def _diverged(self, what: str, step: int) -> Diverged:
         epoch = step // self._batches.steps_per_epoch
-        return Diverged(f"{what} at step {step} (epoch {epoch}). Start another run with a lower --lr or --clip-grad 1.")
+        return Diverged(
+            f"{what} at step {step} (epoch {epoch}). Start another run with a lower --lr or "
+            "--clip-grad 1."
+        )

@@ -21,24 +21,37 @@ TAU_STRIDE = 5  # every 5th frame, as in AE2's evaluator
 
 
 class Validator:
-    """Validation function that embeds the val videos, whole and as sub-clips, and scores the embeddings."""
+    """Validation function that embeds the val videos, whole and as sub-clips, and scores the
+    embeddings.
+    """
 
-    def __init__(self, dataset: str, videos: Sequence[CachedVideo], store: FeatureStore, device: torch.device) -> None:
-        self._store, self._device = store, device
+    def __init__(
+        self, dataset: str, videos: Sequence[CachedVideo], store: FeatureStore, device: torch.device
+    ) -> None:
+        self._store = store
+        self._device = device
         self._whole = [(video, 0, video.frames - 1) for video in videos]
         self._trimmed = [
-            (video, *clip) for video in videos for clip in trimmed_clips(dataset, video.view, video.id, video.frames)
+            (video, *clip)
+            for video in videos
+            for clip in trimmed_clips(dataset, video.view, video.id, video.frames)
         ]
 
     def __call__(self, model: Method) -> dict[str, float]:
-        """Return a dict mapping metric names to values; metrics that the val split does not support are omitted."""
+        """Return a dict mapping metric names to values; metrics that the val split does not support
+        are omitted.
+        """
         model.eval()
-        whole, trimmed = self._embed(model, self._whole), self._embed(model, self._trimmed)
+        whole = self._embed(model, self._whole)
+        trimmed = self._embed(model, self._trimmed)
         model.train()
-        standard, clips = cross_view_map(whole), cross_view_map(trimmed)
+        standard = cross_view_map(whole)
+        clips = cross_view_map(trimmed)
         metrics = {f"map@{K}_{direction}": score for direction, score in standard.items()}
         means = {
-            name: fmean(scores.values()) for name, scores in (("retrieval", standard), ("trimmed", clips)) if scores
+            name: fmean(scores.values())
+            for name, scores in (("retrieval", standard), ("trimmed", clips))
+            if scores
         }
         tau = tau_for_selection(whole, stride=TAU_STRIDE)
         metrics |= means | ({} if isinstance(tau, Missing) else {"tau": tau})
@@ -46,12 +59,16 @@ class Validator:
 
     def _embed(self, model: Method, clips: Sequence[tuple[CachedVideo, int, int]]) -> Frames:
         """Embed clips, each given as a video with its first and last frame."""
-        embeddings, labels = [], []
+        embeddings = []
+        labels = []
         for video, first, last in clips:
             features = torch.from_numpy(self._store.read(video)[first : last + 1]).to(self._device)
             embedding = model.embed(features).cpu()
             if not embedding.isfinite().all():
-                raise Diverged(f"The embeddings of {video.id} are not finite. Start another run with a lower --lr.")
+                raise Diverged(
+                    f"The embeddings of {video.id} are not finite. Start another run with a lower "
+                    "--lr."
+                )
             embeddings.append(embedding.numpy())
             labels.append((video.labels or (UNLABELED,) * video.frames)[first : last + 1])
         return Frames(
@@ -63,9 +80,13 @@ class Validator:
 
 
 def cross_view_map(frames: Frames) -> dict[str, float]:
-    """Return map@10 for ego-to-exo and exo-to-ego retrieval; empty if labels or one of the views are missing."""
+    """Return map@10 for ego-to-exo and exo-to-ego retrieval; empty if labels or one of the views
+    are missing.
+    """
     if frames.labels is None or frames.labels.max() == UNLABELED:
         return {}
     scores = mean_average_precision(frames.labeled_frames, (K,), CROSS_VIEW)
     found = {direction: scores[direction][K] for direction in CROSS_VIEW}
-    return {direction: score for direction, score in found.items() if not isinstance(score, Missing)}
+    return {
+        direction: score for direction, score in found.items() if not isinstance(score, Missing)
+    }

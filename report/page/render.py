@@ -29,14 +29,20 @@ from byov.report.style import PHASES, TIME_COLORS, paper_style
 from byov.text import printable
 
 CSS_PX_PER_INCH = 125  # scales the 8 pt text in charts to 14 px, as on the page
-MAP_PX, MAP_MARGIN_PX = 400, 14  # size and margin of a t-SNE map
-TOKEN_PX, TOKEN_QUALITY = 176, 82  # twice the displayed width, for high-resolution screens
+MAP_PX = 400
+MAP_MARGIN_PX = 14  # size and margin of a t-SNE map
+# twice the displayed width, for high-resolution screens
+TOKEN_PX = 176
+TOKEN_QUALITY = 82
 OPENING_VIDEOS = 8  # videos per view that are searched for the opening frame
-CSV_COLUMNS = ("path", "view", "split", "id", "pair", "start", "end")  # followed by the events column
+# Followed by the events column.
+CSV_COLUMNS = ("path", "view", "split", "id", "pair", "start", "end")
 MEANINGS = {
     "loss": "training objective: the weighted sum of the other losses, if there are any",
-    "self": "masked self-view modeling: masked frames are reconstructed from the rest of their video",
-    "cross": "masked cross-view modeling: masked frames are also reconstructed from a video of the other view",
+    "self": "masked self-view modeling: masked frames are reconstructed from the rest of their "
+    "video",
+    "cross": "masked cross-view modeling: masked frames are also reconstructed from a video of "
+    "the other view",
     "cycle": "cycle consistency: mapping a frame to the other video and back should return to it",
     "each": "contrastive loss that matches frames with the same progress label in two videos",
     "all": "the same over the frames of all videos in the batch",
@@ -59,9 +65,13 @@ def render_page(content: Content) -> str:
         finalize=_printable,
     )
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    style, script = (files("byov.report.page").joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
+    style, script = (
+        files("byov.report.page").joinpath(name).read_text("utf-8")
+        for name in ("page.css", "page.js")
+    )
     policy = (
-        f"default-src 'none'; img-src data:; style-src '{_csp_hash(style)}'; script-src '{_csp_hash(script)}'; "
+        f"default-src 'none'; img-src data:; style-src '{_csp_hash(style)}'; script-src "
+        f"'{_csp_hash(script)}'; "
         "base-uri 'none'; form-action 'none'"
     )
     with paper_style():
@@ -108,7 +118,9 @@ def _chart(figure: Figure) -> dict[str, Any]:
     """Return a figure as SVG, with text as outlines so that no font is needed."""
     written = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "byov", "svg.fonttype": "path"}):
-        figure.savefig(written, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        figure.savefig(
+            written, format="svg", transparent=True, metadata={"Date": None, "Creator": None}
+        )
     width, height = (round(float(inches) * CSS_PX_PER_INCH) for inches in figure.get_size_inches())
     return {"uri": _data_uri("image/svg+xml", written.getvalue()), "width": width, "height": height}
 
@@ -121,10 +133,13 @@ def _token_picture(pixels: NDArray[np.uint8]) -> dict[str, Any]:
 
 
 def _points(content: Content) -> list[tuple[str, str, str]]:
-    """Return (view, CSS class, color for the time in the video) for each point in the t-SNE maps."""
+    """Return (view, CSS class, color for the time in the video) for each point in the t-SNE
+    maps.
+    """
     points = []
     for ref in content.projection.frames if content.projection else ():
-        video, phase = content.videos[ref.video], content.videos[ref.video].phase(ref.frame)
+        video = content.videos[ref.video]
+        phase = content.videos[ref.video].phase(ref.frame)
         name = "unlabeled" if phase is None else f"p{phase % len(PHASES)}"
         color = to_hex(TIME_COLORS(ref.frame / max(video.frames - 1, 1)))
         points.append((video.view, name if content.phases else "", color))
@@ -146,11 +161,16 @@ def _page_data(content: Content) -> dict[str, Any]:
         "dataset": printable(content.dataset),
         "phases": [printable(name) for name in content.phases],
         "videos": [_video_data(video) for video in content.videos],
-        "runs": [_run_data(run, *each) for run, each in zip(content.vectors or (), numbers, strict=True)],
+        "runs": [
+            _run_data(run, *each) for run, each in zip(content.vectors or (), numbers, strict=True)
+        ],
         "start": opening_frame(content.videos, numbers[0][0] if numbers else None),
         "points": [sample(ref) for ref in refs],
         "strips": [list(map(sample, strip)) for strip in content.strips or ()],
-        "failures": [[tuple(map(sample, pair)) for pair in worst.pairs] for worst in (found.worst if found else ())],
+        "failures": [
+            [tuple(map(sample, pair)) for pair in worst.pairs]
+            for worst in (found.worst if found else ())
+        ],
         "reference": sample(found.reference) if found and found.similarity is not None else None,
         "maps": [fit_points(points, MAP_PX, MAP_MARGIN_PX).round(1).tolist() for _, points in maps],
         "shades": _base64(shades.tobytes()),
@@ -159,31 +179,45 @@ def _page_data(content: Content) -> dict[str, Any]:
     }
 
 
-def opening_frame(videos: tuple[ShownVideo, ...], numbers: NDArray[np.int8] | None) -> dict[str, int]:
+def opening_frame(
+    videos: tuple[ShownVideo, ...], numbers: NDArray[np.int8] | None
+) -> dict[str, int]:
     """Return the sample that the page shows first, and the video it is compared with.
 
-    Choose a sample whose nearest sample has the right phase while the sample at the same relative time has a wrong one,
-    from the ego-exo pair with the most such samples. If there are none, choose the first sample of the first ego video.
+    Choose a sample whose nearest sample has the right phase while the sample at the same relative
+    time has a wrong one, from the ego-exo pair with the most such samples. If there are none,
+    choose the first sample of the first ego video.
     """
-    ego, exo = ([index for index, video in enumerate(videos) if video.view == view] for view in ("ego", "exo"))
+    ego, exo = (
+        [index for index, video in enumerate(videos) if video.view == view]
+        for view in ("ego", "exo")
+    )
     start = {"video": (ego + exo)[0], "sample": 0, "other": (exo or ego)[0]}
     if numbers is None:
         return start
-    vectors = np.split(numbers.astype(np.float64), np.cumsum([len(video.samples) for video in videos])[:-1])
+    vectors = np.split(
+        numbers.astype(np.float64), np.cumsum([len(video.samples) for video in videos])[:-1]
+    )
     most = 0
     for index, other in product(ego[:OPENING_VIDEOS], exo[:OPENING_VIDEOS]):
-        video, partner = videos[index], videos[other]
+        video = videos[index]
+        partner = videos[other]
         times = np.array(video.samples) / max(video.frames - 1, 1) * (partner.frames - 1)
         nearest = cdist(vectors[index], vectors[other]).argmin(axis=1)
         clock = np.abs(np.array(partner.samples) - times[:, None]).argmin(axis=1)
-        phases, theirs = ([each.phase(frame) for frame in each.samples] for each in (video, partner))
+        phases, theirs = (
+            [each.phase(frame) for frame in each.samples] for each in (video, partner)
+        )
         right = [
             at
             for at, phase in enumerate(phases)
-            if phase is not None and theirs[nearest[at]] == phase and theirs[clock[at]] not in (None, phase)
+            if phase is not None
+            and theirs[nearest[at]] == phase
+            and theirs[clock[at]] not in (None, phase)
         ]
         if len(right) > most:
-            most, start = len(right), {"video": index, "sample": right[len(right) // 2], "other": other}
+            most = len(right)
+            start = {"video": index, "sample": right[len(right) // 2], "other": other}
     return start
 
 
@@ -203,15 +237,20 @@ def _video_data(video: ShownVideo) -> dict[str, Any]:
 
 
 def _manifest_data(row: dict[str, str]) -> dict[str, Any]:
-    """Return the data of a CSV row for page.js. "count" is None if there are no labels or they end early."""
+    """Return the data of a CSV row for page.js. "count" is None if there are no labels or they end
+    early.
+    """
     before = io.StringIO()
     csv.writer(before, lineterminator="").writerow(printable(row[name]) for name in CSV_COLUMNS)
-    events, known = row["events"].split(";"), row["events"] and not row["events"].endswith(UNLABELED_MARK)
+    events = row["events"].split(";")
+    known = row["events"] and not row["events"].endswith(UNLABELED_MARK)
     return {
         "name": printable(f"{row['view']}/{row['id']}"),
         "before": before.getvalue(),
         "events": printable(row["events"]),
-        "count": sum(not event.endswith((UNLABELED_MARK, RESUME_MARK)) for event in events) if known else None,
+        "count": sum(not event.endswith((UNLABELED_MARK, RESUME_MARK)) for event in events)
+        if known
+        else None,
     }
 
 
@@ -221,5 +260,7 @@ def _run_data(run: RunVectors, numbers: NDArray[np.int8], step: float) -> dict[s
         "width": numbers.shape[1],
         "step": step,
         "numbers": _base64(numbers.tobytes()),
-        "taus": [[None if np.isnan(tau) else round(tau, 3) for tau in row] for row in run.taus.tolist()],
+        "taus": [
+            [None if np.isnan(tau) else round(tau, 3) for tau in row] for row in run.taus.tolist()
+        ],
     }

@@ -1,4 +1,6 @@
-"""Tests of frame matching against naive implementations, and of the files that byov-align writes."""
+"""Tests of frame matching against naive implementations, and of the files that byov-align
+writes.
+"""
 
 import csv
 import shutil
@@ -27,7 +29,10 @@ MATCHED = np.array([0, 1, 1, 2, 4, 3])
 
 def draw(seed, longest=9):
     random = np.random.default_rng(seed)
-    return [random.normal(size=(length, 3)).astype(np.float32) for length in random.integers(1, longest, 2)]
+    return [
+        random.normal(size=(length, 3)).astype(np.float32)
+        for length in random.integers(1, longest, 2)
+    ]
 
 
 def distances(a, b):
@@ -38,7 +43,11 @@ def least_cost(costs):
     """Return the smallest cost of all paths with steps of one frame in A, in B, or in both."""
     total = np.full(costs.shape, np.inf)
     for row, column in np.ndindex(costs.shape):
-        before = [total[row - i, column - j] for i, j in ((1, 1), (1, 0), (0, 1)) if row >= i and column >= j]
+        before = [
+            total[row - i, column - j]
+            for i, j in ((1, 1), (1, 0), (0, 1))
+            if row >= i and column >= j
+        ]
         total[row, column] = costs[row, column] + min(before, default=0.0)
     return total[-1, -1]
 
@@ -49,7 +58,8 @@ def test_a_dtw_path_has_the_least_cost_and_prefers_the_diagonal(seed, longest):
     same = np.zeros((4, 2), np.float32)
     assert dtw_path(same, same).tolist() == [[0, 0], [1, 1], [2, 2], [3, 3]]
     a, b = draw(seed, longest)
-    path, costs = dtw_path(a, b), distances(a, b)
+    path = dtw_path(a, b)
+    costs = distances(a, b)
     assert path[0].tolist() == [0, 0]
     assert path[-1].tolist() == [len(a) - 1, len(b) - 1]
     assert {tuple(step) for step in np.diff(path, axis=0).tolist()} <= {(0, 1), (1, 0), (1, 1)}
@@ -76,11 +86,17 @@ def test_nearest_frames(seed):
 
 
 def test_tau_of_the_order():
-    assert [tau(np.array(matched)) for matched in ([0, 1, 4], [4, 1, 0], [2, 2, 2], [3])] == [1.0, -1.0, None, None]
+    assert [tau(np.array(matched)) for matched in ([0, 1, 4], [4, 1, 0], [2, 2, 2], [3])] == [
+        1.0,
+        -1.0,
+        None,
+        None,
+    ]
 
 
 @pytest.mark.parametrize(
-    ("event", "expected"), [(0.0, 0.0), (0.1, 0.04), (0.11, 0.04), (0.21, 0.5), (0.31, 1 / 3 + 0.7), (0.5, 0.7)]
+    ("event", "expected"),
+    [(0.0, 0.0), (0.1, 0.04), (0.11, 0.04), (0.21, 0.5), (0.31, 1 / 3 + 0.7), (0.5, 0.7)],
 )
 def test_an_event_goes_to_the_match_of_the_first_frame_at_or_after_it(event, expected):
     assert transfer((event,), A_SECONDS, B_SECONDS, MATCHED) == [expected]
@@ -106,7 +122,9 @@ def test_a_cell_of_events_starts_each_phase_with_its_frame(fps):
 def decode(path):
     """Decode a video to pixels (n, height, width, 3) and frame times (n,)."""
     blocks = [(block.pixels.copy(), block.pts_seconds) for block in FrameReader(path).blocks()]
-    return np.concatenate([pixels for pixels, _ in blocks]), np.concatenate([times for _, times in blocks])
+    return np.concatenate([pixels for pixels, _ in blocks]), np.concatenate(
+        [times for _, times in blocks]
+    )
 
 
 def read_table(path):
@@ -122,7 +140,8 @@ def mean_colors(pixels, left, right):
 
 @pytest.mark.parametrize(("method", "suffix"), [("dtw", "MP4"), ("nearest", "mov")])
 def test_the_panels_show_a_and_the_matching_frames_of_b(byov_align, tmp_path, method, suffix):
-    a_colors, b_colors = rainbow(14), rainbow(23)[::-1] if method == "nearest" else rainbow(23)
+    a_colors = rainbow(14)
+    b_colors = rainbow(23)[::-1] if method == "nearest" else rainbow(23)
     seconds = np.array([0.0, 0.04, 0.05, 0.3, 1.3, 1.333, *range(2, 10)])
     a = write_video(tmp_path / "a.mkv", a_colors, seconds=seconds, width=64, height=48)
     b = write_video(tmp_path / "b.mp4", b_colors, width=48, height=64)
@@ -139,17 +158,21 @@ def test_the_panels_show_a_and_the_matching_frames_of_b(byov_align, tmp_path, me
 
 
 def test_the_table_has_frames_times_and_distances(byov_align, byov_embed, tmp_path):
-    a, b = write_video(tmp_path / "a.mp4", rainbow(9)), write_video(tmp_path / "b.mp4", rainbow(13, 1))
+    a = write_video(tmp_path / "a.mp4", rainbow(9))
+    b = write_video(tmp_path / "b.mp4", rainbow(13, 1))
     assert byov_align(a, b, "-o", tmp_path / "out.mkv").code == 0
     assert byov_embed(a, b, "-o", tmp_path).code == 0
-    (in_a, _), (in_b, _) = read_embedding(tmp_path / "a.h5"), read_embedding(tmp_path / "b.h5")
+    (in_a, _) = read_embedding(tmp_path / "a.h5")
+    (in_b, _) = read_embedding(tmp_path / "b.h5")
     table = read_table(tmp_path / "out.csv")
     assert list(table) == ["a_frame", "a_seconds", "b_frame", "b_seconds", "distance"]
     matched = table["b_frame"].astype(int)
     assert table["a_frame"].tolist() == list(range(9))
     np.testing.assert_allclose(table["a_seconds"], np.arange(9) / 10, atol=1e-6)
     np.testing.assert_allclose(table["b_seconds"], matched / 10, atol=1e-6)
-    np.testing.assert_allclose(table["distance"], np.linalg.norm(in_a - in_b[matched], axis=1), rtol=1e-4)
+    np.testing.assert_allclose(
+        table["distance"], np.linalg.norm(in_a - in_b[matched], axis=1), rtol=1e-4
+    )
     assert (np.diff(matched) >= 0).all()
 
 
@@ -172,7 +195,15 @@ def test_a_video_aligned_with_itself(byov_align, videos, tmp_path):
 
 
 def test_tau_of_a_model_with_positions_comes_with_a_warning(byov_align, videos, runs, tmp_path):
-    given = (videos / "one.mp4", videos / "two.mp4", "--overwrite", "-o", tmp_path / "out.mp4", "--runs-dir", runs)
+    given = (
+        videos / "one.mp4",
+        videos / "two.mp4",
+        "--overwrite",
+        "-o",
+        tmp_path / "out.mp4",
+        "--runs-dir",
+        runs,
+    )
     before = byov_align(*given).out
     edit_config(runs / "toy", settings={"position": "interpolated"})
     assert len(byov_align(*given).out.splitlines()) > len(before.splitlines())
@@ -186,7 +217,9 @@ def test_existing_outputs_and_inputs_are_not_overwritten(byov_align, videos, tmp
     assert byov_align(*given, "--overwrite").code == 0
     shutil.copy(videos / "one.mp4", tmp_path / "b.mp4")
     (tmp_path / "link.mp4").symlink_to("b.mp4")
-    byov_align(videos / "one.mp4", tmp_path / "b.mp4", "-o", tmp_path / "link.mp4", "--overwrite").error()
+    byov_align(
+        videos / "one.mp4", tmp_path / "b.mp4", "-o", tmp_path / "link.mp4", "--overwrite"
+    ).error()
     assert (tmp_path / "b.mp4").read_bytes() == (videos / "one.mp4").read_bytes()
 
 
@@ -228,12 +261,18 @@ def test_a_truncated_video_is_kept_on_request(byov_align, tmp_path):
 @pytest.mark.parametrize(
     ("a", "b", "height", "widths"),
     [
-        ({"width": 48, "height": 48, "pixel_aspect": 2}, {"width": 48, "height": 48}, 100, (200, 100)),
+        (
+            {"width": 48, "height": 48, "pixel_aspect": 2},
+            {"width": 48, "height": 48},
+            100,
+            (200, 100),
+        ),
         ({"width": 640, "height": 16}, {"width": 16, "height": 320}, 64, (256, 32)),
     ],
 )
 def test_panels_of_unusual_shapes(byov_align, tmp_path, a, b, height, widths):
-    first, second = write_video(tmp_path / "a.mp4", rainbow(3), **a), write_video(tmp_path / "b.mp4", rainbow(3), **b)
+    first = write_video(tmp_path / "a.mp4", rainbow(3), **a)
+    second = write_video(tmp_path / "b.mp4", rainbow(3), **b)
     assert byov_align(first, second, "-o", tmp_path / "out.mp4", "--height", height).code == 0
     pixels, _ = decode(tmp_path / "out.mp4")
     assert pixels.shape == (3, height, widths[0] + GAP + widths[1], 3)
@@ -243,7 +282,8 @@ def test_panels_of_unusual_shapes(byov_align, tmp_path, a, b, height, widths):
 
 
 def test_the_library_works_in_a_thread_without_output(byov_align, trained, videos, tmp_path, capfd):
-    a, b = videos / "one.mp4", videos / "four.mp4"
+    a = videos / "one.mp4"
+    b = videos / "four.mp4"
     assert byov_align(a, b, "-o", tmp_path / "out.mp4", "--phases", "0.5").code == 0
     handler = signal.getsignal(signal.SIGINT)
     capfd.readouterr()
@@ -259,7 +299,8 @@ def test_the_library_works_in_a_thread_without_output(byov_align, trained, video
     assert capfd.readouterr() == ("", "")
     assert signal.getsignal(signal.SIGINT) is handler
     assert (tmp_path / "library.csv").read_bytes() == (tmp_path / "out.csv").read_bytes()
-    (pixels, times), (expected, expected_times) = decode(tmp_path / "library.mp4"), decode(tmp_path / "out.mp4")
+    (pixels, times) = decode(tmp_path / "library.mp4")
+    (expected, expected_times) = decode(tmp_path / "out.mp4")
     np.testing.assert_array_equal(times, expected_times)
     # The last bits of x264's output vary between runs.
     assert np.abs(pixels.astype(int) - expected).mean(axis=(1, 2, 3)).max() < 1

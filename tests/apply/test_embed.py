@@ -23,19 +23,30 @@ from byov.cli.report import main as report_main
 from byov.cli.train import main as train_main
 from byov.data.video import FrameReader
 
-VIEWS = {"one": "ego", "two": "exo", "three": "ego", "four": "exo"}  # views of the videos the run was trained on
+# Views of the videos the run was trained on.
+VIEWS = {"one": "ego", "two": "exo", "three": "ego", "four": "exo"}
 
 
 def test_the_videos_of_the_run_get_the_embeddings_of_the_run(byov_embed, videos, trained, tmp_path):
-    ran = byov_embed("--run", "toy", *(videos / f"{name}.mp4" for name in VIEWS), "-o", tmp_path / "out")
+    ran = byov_embed(
+        "--run", "toy", *(videos / f"{name}.mp4" for name in VIEWS), "-o", tmp_path / "out"
+    )
     assert ran.code == 0, ran
     assert byov_embed(videos / "two.mp4", "-o", tmp_path / "alone.h5").code == 0
     for name, view in VIEWS.items():
-        written, original = tmp_path / "out" / f"{name}.h5", trained / f"runs/toy/embeddings/{view}/{name}.h5"
-        (embedding, source), (expected, original_source) = read_embedding(written), read_embedding(original)
+        written = tmp_path / "out" / f"{name}.h5"
+        original = trained / f"runs/toy/embeddings/{view}/{name}.h5"
+        (embedding, source) = read_embedding(written)
+        (expected, original_source) = read_embedding(original)
         assert embedding.tobytes() == expected.tobytes()
-        np.testing.assert_array_equal(read_array(written, "pts_seconds"), read_array(original, "pts_seconds"))
-        expected = {"dataset": "none", "view": "", "source_sha256": file_sha256(videos / f"{name}.mp4")}
+        np.testing.assert_array_equal(
+            read_array(written, "pts_seconds"), read_array(original, "pts_seconds")
+        )
+        expected = {
+            "dataset": "none",
+            "view": "",
+            "source_sha256": file_sha256(videos / f"{name}.mp4"),
+        }
         assert vars(source) == vars(original_source) | expected
     assert (tmp_path / "alone.h5").read_bytes() == (tmp_path / "out" / "two.h5").read_bytes()
 
@@ -49,7 +60,12 @@ def test_npz_files_have_arrays_and_texts(byov_embed, videos, trained, tmp_path):
         np.testing.assert_allclose(file["pts_seconds"], np.arange(12) / 10, atol=1e-9)
         texts = {name: str(file[name]) for name in file if name not in ("embedding", "pts_seconds")}
     assert texts.pop("source_sha256") == file_sha256(videos / "one.mp4")
-    assert texts == {"view": "ego", "run": "toy", "model_sha256": source.model_sha256, "video": "one"}
+    assert texts == {
+        "view": "ego",
+        "run": "toy",
+        "model_sha256": source.model_sha256,
+        "video": "one",
+    }
     assert byov_embed(videos / "three.mp4", "-o", tmp_path, "--format", "npz").code == 0
     with np.load(tmp_path / "three.npz") as file:
         assert "view" not in file
@@ -59,10 +75,15 @@ def test_folders_and_views(byov_embed, videos, tmp_path):
     for name in ("a/one.mp4", "b/one.mov", "b/notes.txt"):
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(videos / "one.mp4", tmp_path / "in" / name)
-    ran = byov_embed(tmp_path / "in", videos / "three.mp4", "-o", tmp_path / "out", "--view", "exo", "--json")
-    written = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.h5")}
+    ran = byov_embed(
+        tmp_path / "in", videos / "three.mp4", "-o", tmp_path / "out", "--view", "exo", "--json"
+    )
+    written = {
+        path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.h5")
+    }
     assert written == {"exo/a/one.h5", "exo/b/one.h5", "exo/three.h5"}
-    video, file = tmp_path / "in/a/one.mp4", tmp_path / "out/exo/a/one.h5"
+    video = tmp_path / "in/a/one.mp4"
+    file = tmp_path / "out/exo/a/one.h5"
     entry = {"video": str(video), "file": str(file), "frames": 12, "dimensions": 32}
     assert ran.json["files"][0] == entry
     assert ran.json.items() >= {"run": "toy", "view": "exo", "failures": {}}.items()
@@ -75,7 +96,8 @@ def test_frame_arrays_get_the_embeddings_of_the_file(trained, videos):
     frames = np.concatenate([block.pixels for block in FrameReader(videos / "two.mp4").blocks()])
     expected = run.embed(videos / "two.mp4")
     np.testing.assert_array_equal(run.embed(frames), expected)
-    np.testing.assert_array_equal(run.embed(frames[:, ::-1, ::-1][:, ::-1, ::-1]), expected)  # not contiguous in memory
+    # Not contiguous in memory.
+    np.testing.assert_array_equal(run.embed(frames[:, ::-1, ::-1][:, ::-1, ::-1]), expected)
 
 
 def test_a_video_that_fails_is_named_and_the_others_are_written(byov_embed, videos, tmp_path):
@@ -96,7 +118,10 @@ def test_inputs_are_never_overwritten(byov_embed, videos, tmp_path):
     byov_embed(tmp_path / "odd.h5", "-o", tmp_path / "odd.h5", "--overwrite").error()
     assert (tmp_path / "odd.h5").read_bytes() == (videos / "three.mp4").read_bytes()
     shutil.copy(videos / "one.mp4", tmp_path / "one.mov")
-    assert "one.h5" in byov_embed(videos / "one.mp4", tmp_path / "one.mov", "-o", tmp_path / "out").error()
+    assert (
+        "one.h5"
+        in byov_embed(videos / "one.mp4", tmp_path / "one.mov", "-o", tmp_path / "out").error()
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -131,14 +156,25 @@ def test_an_encoder_from_a_folder_must_be_given(byov_embed, videos, runs, tmp_pa
     edit_config(runs / "toy", encoder="my-vit", encoder_revision="folder 0123456789abcdef")
     given = ("--runs-dir", runs, videos / "one.mp4", "-o", tmp_path / "a.h5")
     assert "--encoder FOLDER" in byov_embed(*given).error()
-    assert byov_embed(*given, "--encoder", "random/tiny").code == 0  # this encoder has the same weights
+    # This encoder has the same weights.
+    assert byov_embed(*given, "--encoder", "random/tiny").code == 0
     embedding, source = read_embedding(tmp_path / "a.h5")
     np.testing.assert_array_equal(embedding, read_embedding(runs / "toy/embeddings/ego/one.h5")[0])
     assert (source.encoder, source.encoder_revision) == ("my-vit", "folder 0123456789abcdef")
 
 
 def test_another_compute_type_is_a_warning(byov_embed, videos, runs, tmp_path):
-    given = ("--runs-dir", runs, "--run", "toy", videos / "one.mp4", "--device", "cpu", "-o", tmp_path / "a.h5")
+    given = (
+        "--runs-dir",
+        runs,
+        "--run",
+        "toy",
+        videos / "one.mp4",
+        "--device",
+        "cpu",
+        "-o",
+        tmp_path / "a.h5",
+    )
     edit_config(runs / "toy", compute_dtype="float16")
     ran = byov_embed(*given)
     assert ran.code == 0, ran
@@ -160,11 +196,15 @@ def test_another_compute_type_is_a_warning(byov_embed, videos, runs, tmp_path):
     ],
     ids=str,
 )
-def test_a_hostile_config_is_one_line(byov_embed, videos, runs, tmp_path, monkeypatch, changes, fact):
+def test_a_hostile_config_is_one_line(
+    byov_embed, videos, runs, tmp_path, monkeypatch, changes, fact
+):
     (tmp_path / "models" / "vit").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     edit_config(runs / "toy", **changes)
-    message = byov_embed("--runs-dir", runs, "--run", "toy", videos / "one.mp4", "-o", tmp_path / "a.h5").error()
+    message = byov_embed(
+        "--runs-dir", runs, "--run", "toy", videos / "one.mp4", "-o", tmp_path / "a.h5"
+    ).error()
     assert fact in message
     assert "\x1b" not in message
     assert not (tmp_path / "a.h5").exists()
@@ -184,18 +224,36 @@ def test_a_damaged_or_missing_model_is_one_line(byov_embed, videos, runs, tmp_pa
 def test_files_are_matched_to_a_dataset_by_content(byov_embed, call, tmp_path):
     """Use the same file names for both views, so that ids are prefixed with the view."""
     lines = ["path,view,split,id,events,pair"]
-    for index, (view, name) in enumerate((view, name) for view in ("ego", "exo") for name in ("001", "002")):
+    for index, (view, name) in enumerate(
+        (view, name) for view in ("ego", "exo") for name in ("001", "002")
+    ):
         write_video(tmp_path / view / f"{name}.mp4", rainbow(20 + index, index))
         split = "train" if name == "001" else "test"
         lines.append(f"{view}/{name}.mp4,{view},{split},{view}-{name},0.5;1,{name}")
     (tmp_path / "mine.csv").write_text("\n".join(lines) + "\n")
     folder = {"features_dir": tmp_path / "features"}
     byov.extract_features(manifest=tmp_path / "mine.csv", encoder="random/tiny", **folder)
-    score = ("--task", "retrieval", "--dataset", "mine", "--features-dir", folder["features_dir"], "--json")
+    score = (
+        "--task",
+        "retrieval",
+        "--dataset",
+        "mine",
+        "--features-dir",
+        folder["features_dir"],
+        "--json",
+    )
     for file_format in ("h5", "npz"):
         out = tmp_path / f"out-{file_format}"
         for view in ("ego", "exo"):
-            given = (*(tmp_path / view).glob("*.mp4"), "-o", out, "--view", view, "--format", file_format)
+            given = (
+                *(tmp_path / view).glob("*.mp4"),
+                "-o",
+                out,
+                "--view",
+                view,
+                "--format",
+                file_format,
+            )
             assert byov_embed(*given).code == 0
         ran = call(evaluate_main, "byov-eval", "--embeddings", out, *score)
         assert ran.code == 0, ran
@@ -219,7 +277,15 @@ def test_a_truncated_video_is_kept_on_request(byov_embed, tmp_path):
 @pytest.mark.parametrize(("command", "out"), [("byov-embed", "out"), ("byov-align", "out.mp4")])
 def test_ctrl_c_leaves_nothing_half_done(command, out, trained, start_paused, tmp_path):
     a, b = (write_video(tmp_path / f"{name}.mp4", rainbow(40)) for name in "ab")
-    words = (Path(sys.executable).parent / command, a, b, "--runs-dir", trained / "runs", "-o", tmp_path / out)
+    words = (
+        Path(sys.executable).parent / command,
+        a,
+        b,
+        "--runs-dir",
+        trained / "runs",
+        "-o",
+        tmp_path / out,
+    )
     process = start_paused(words, before=".mp4" if command == "byov-align" else ".h5")
     _, err = signal_and_end(process, signal.SIGINT)
     assert process.returncode == 128 + signal.SIGINT, err
@@ -236,13 +302,19 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_refuses_the_model_of_another_run(trained, tmp_path, monkeypatch, call, command):
-    """Replace the model file of an unfinished run with one that has the same weights but is from another run."""
+def test_every_command_refuses_the_model_of_another_run(
+    trained, tmp_path, monkeypatch, call, command
+):
+    """Replace the model file of an unfinished run with one that has the same weights but is from
+    another run.
+    """
     shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     model = tmp_path / "runs/toy/model.safetensors"
     content = re.sub(rb'(identity\\": \\")[0-9a-f]{64}', rb"\g<1>" + b"ab" * 32, model.read_bytes())
-    content = re.sub(rb'(file_sha256\\": \\")[0-9a-f]{64}', rb"\g<1>" + BLANK_SEAL[SEAL_NAME].encode(), content)
+    content = re.sub(
+        rb'(file_sha256\\": \\")[0-9a-f]{64}', rb"\g<1>" + BLANK_SEAL[SEAL_NAME].encode(), content
+    )
     model.write_bytes(seal(content))
     edit_config(tmp_path / "runs/toy", files_sha256={})
     main, arguments = COMMANDS[command]

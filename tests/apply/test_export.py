@@ -10,12 +10,14 @@ from byov.train.methods import build_method
 from byov.train.settings import resolve_settings
 
 onnxruntime = pytest.importorskip("onnxruntime")
-pytestmark = pytest.mark.filterwarnings("default")  # PyTorch's exporter uses deprecated PyTorch functions
+# PyTorch's exporter uses deprecated PyTorch functions.
+pytestmark = pytest.mark.filterwarnings("default")
 
 
 @pytest.mark.slow
 def test_onnx_files_have_the_outputs_of_the_run(byov_export, trained, tmp_path):
-    out, frames = tmp_path / "model.onnx", tmp_path / "encoder.onnx"
+    out = tmp_path / "model.onnx"
+    frames = tmp_path / "encoder.onnx"
     ran = byov_export("toy", out, "--frames", frames, "--json")
     assert ran.code == 0, ran
     assert set(ran.json["max_error"]) == {str(out), str(frames)}
@@ -23,7 +25,9 @@ def test_onnx_files_have_the_outputs_of_the_run(byov_export, trained, tmp_path):
     run = byov.load_run("toy", runs_dir=trained / "runs", device="cpu")
     features = np.random.default_rng(0).normal(size=(23, 128)).astype(np.float32)
     session = onnxruntime.InferenceSession(out)
-    np.testing.assert_allclose(session.run(None, {"features": features})[0], run.embed(features), atol=1e-4)
+    np.testing.assert_allclose(
+        session.run(None, {"features": features})[0], run.embed(features), atol=1e-4
+    )
     assert session.get_modelmeta().custom_metadata_map["run"] == "toy"
     images = np.random.default_rng(0).integers(0, 256, (5, 128, 128, 3), np.uint8)
     tokens = run.frame_encoder().encode(torch.from_numpy(images).permute(0, 3, 1, 2))[0]
@@ -51,7 +55,9 @@ def test_every_backbone_can_be_exported(method, settings, tmp_path):
     module = export._Embedder(run)
     inputs = [torch.randn(length, 16) for length in export.LENGTHS]
     for suffix in export.SUFFIXES:
-        error = export._export(module, tmp_path / f"m{suffix}", ("features", "frames", "embeddings"), inputs, {})
+        error = export._export(
+            module, tmp_path / f"m{suffix}", ("features", "frames", "embeddings"), inputs, {}
+        )
         assert error < 1e-4
 
 
@@ -73,7 +79,9 @@ def test_mistakes_are_one_line(byov_export, tmp_path, monkeypatch):
     monkeypatch.undo()
 
 
-def test_a_model_that_cannot_be_exported_or_differs_is_one_line(byov_export, trained, tmp_path, monkeypatch):
+def test_a_model_that_cannot_be_exported_or_differs_is_one_line(
+    byov_export, trained, tmp_path, monkeypatch
+):
     monkeypatch.setattr(export, "TOLERANCE", -1.0)
     earlier = tmp_path / "a.pt2"
     earlier.write_text("mine")
@@ -81,6 +89,8 @@ def test_a_model_that_cannot_be_exported_or_differs_is_one_line(byov_export, tra
     assert "differs from PyTorch" in ran.error()
     assert earlier.read_text() == "mine", "a file is only replaced by one that was checked"
     earlier.unlink()
-    monkeypatch.setattr(export._Embedder, "forward", lambda _, features: features[: int(features.sum())])
+    monkeypatch.setattr(
+        export._Embedder, "forward", lambda _, features: features[: int(features.sum())]
+    )
     assert "cannot be exported" in byov_export("toy", tmp_path / "a.pt2").error()
     assert list(tmp_path.iterdir()) == []

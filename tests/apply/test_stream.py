@@ -32,7 +32,9 @@ def live(tmp_path_factory):
         lines.append(f"{index}.mp4,{view},train,0.8 pour;1.6 put down")
     (root / "mine.csv").write_text("\n".join(lines) + "\n")
     folders = {"features_dir": root / "features", "runs_dir": root / "runs"}
-    byov.extract_features(manifest=root / "mine.csv", encoder="random/tiny", features_dir=root / "features")
+    byov.extract_features(
+        manifest=root / "mine.csv", encoder="random/tiny", features_dir=root / "features"
+    )
     byov.train_run("live", method="timeline", online=True, epochs=40, frames=16, clips=4, **folders)
     return root
 
@@ -43,7 +45,8 @@ def load(root, name, **options):
 
 @pytest.mark.parametrize("window", [None, 5])
 def test_a_frame_is_embedded_as_the_last_one_so_far(live, window):
-    run, frames = load(live, "live"), decode(live / "2.mp4")
+    run = load(live, "live")
+    frames = decode(live / "2.mp4")
     stream = run.stream(window)
     assert stream.window == (window or 27)
     pushed = [stream.push(frame).embedding for frame in frames]
@@ -55,7 +58,8 @@ def test_a_frame_is_embedded_as_the_last_one_so_far(live, window):
 
 
 def test_an_online_model_embeds_a_frame_without_the_later_ones(live):
-    run, frames = load(live, "live"), decode(live / "1.mp4")
+    run = load(live, "live")
+    frames = decode(live / "1.mp4")
     features = np.tile(run._features([frames]).numpy(), (30, 1))[:700]
     whole = run.embed(features)
     for count in (1, 9, 511, 513, 650):
@@ -119,7 +123,9 @@ def test_the_page_on_live_video(live, tmp_path, monkeypatch, call):
     pytest.importorskip("onnxruntime")
     use_folders(monkeypatch, live)
     monkeypatch.chdir(tmp_path)
-    assert call(export_main, "byov-export", "live", "model.onnx", "--frames", "encoder.onnx").code == 0
+    assert (
+        call(export_main, "byov-export", "live", "model.onnx", "--frames", "encoder.onnx").code == 0
+    )
     frames = decode(live / "1.mp4")
     namespace = {"byov": byov, "camera": frames, "frames": frames}
     page = (ROOT / "docs/live.md").read_text(encoding="utf-8")
@@ -137,11 +143,25 @@ def example(monkeypatch, root, *arguments):
 
 
 def test_the_example_draws_on_every_frame(live, tmp_path, monkeypatch, capsys):
-    out, preview = tmp_path / "out.mp4", tmp_path / "now.jpg"
-    example(monkeypatch, live, live / "1.mp4", "--run", "live", "-o", out, "--preview", preview, "--fast")
-    drawn, original = decode(out), decode(live / "1.mp4")
+    out = tmp_path / "out.mp4"
+    preview = tmp_path / "now.jpg"
+    example(
+        monkeypatch,
+        live,
+        live / "1.mp4",
+        "--run",
+        "live",
+        "-o",
+        out,
+        "--preview",
+        preview,
+        "--fast",
+    )
+    drawn = decode(out)
+    original = decode(live / "1.mp4")
     assert drawn.shape == original.shape
-    assert np.abs(drawn[-1, -3:].astype(int) - original[-1, -3:]).max() > 50  # a progress bar was drawn
+    # A progress bar was drawn.
+    assert np.abs(drawn[-1, -3:].astype(int) - original[-1, -3:]).max() > 50
     assert preview.stat().st_size
     assert "put down" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="no such run"):

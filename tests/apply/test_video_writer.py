@@ -10,7 +10,9 @@ from byov.apply.embedder import EmbeddedVideo
 from byov.apply.video_writer import draw_captions, write_video
 from byov.data.video import FrameReader
 
-HEIGHT, WIDTH, GRAY = 240, 320, 90
+HEIGHT = 240
+WIDTH = 320
+GRAY = 90
 
 
 def noise(count):
@@ -21,7 +23,8 @@ def noise(count):
 @pytest.mark.parametrize(
     ("seconds", "expected"),
     [
-        ([0.0, 0.1, 0.1, 0.05, 0.2, 0.3], [0.0, 0.1, 0.1, 0.1, 0.2, 0.3]),  # equal and unordered times
+        # Equal and unordered times.
+        ([0.0, 0.1, 0.1, 0.05, 0.2, 0.3], [0.0, 0.1, 0.1, 0.1, 0.2, 0.3]),
         ([0.0, 20_000.0], [0.0, 20_000.0]),  # a gap of hours
         ([5.0, 5.5, 6.5], [0.0, 0.5, 1.5]),
     ],
@@ -66,21 +69,30 @@ def read_captions(panels, texts):
         image = Image.new("RGB", (WIDTH, HEIGHT), (GRAY,) * 3)
         draw_captions(image, [(0, text)])
         rendered.append(np.asarray(image, np.float64))
-    return [texts[np.abs(np.stack(rendered) - panel).mean(axis=(1, 2, 3)).argmin()] for panel in panels]
+    return [
+        texts[np.abs(np.stack(rendered) - panel).mean(axis=(1, 2, 3)).argmin()] for panel in panels
+    ]
 
 
 def test_each_panel_has_the_caption_of_its_frame(tmp_path):
     seconds = {"A": np.array([0.0, 1.1, 2.2, 3.3]), "B": np.array([0.0, 4.4, 5.5, 6.6, 7.7])}
     events = {"A": (1.1, 3.0), "B": (5.5, 7.0)}
-    videos, captions = [], []
+    videos = []
+    captions = []
     for letter, times in seconds.items():
-        path = write_colors(tmp_path / f"{letter}.mkv", np.full((len(times), 3), GRAY), seconds=times)
+        path = write_colors(
+            tmp_path / f"{letter}.mkv", np.full((len(times), 3), GRAY), seconds=times
+        )
         videos.append(EmbeddedVideo(path, np.zeros((len(times), 2)), times, None))
         captions.append([caption(letter, second, events[letter]) for second in times])
     matched = [4, 2, 0, 0]
     aligned = AlignedVideos(*videos, np.array(matched), None, None, *events.values())
     aligned.write_video(tmp_path / "out.mkv", height=HEIGHT)
-    pixels = np.concatenate([block.pixels.copy() for block in FrameReader(tmp_path / "out.mkv").blocks()])
+    pixels = np.concatenate(
+        [block.pixels.copy() for block in FrameReader(tmp_path / "out.mkv").blocks()]
+    )
     of_a, of_b = captions
     assert read_captions(pixels[:, :, :WIDTH], of_a + of_b) == of_a
-    assert read_captions(pixels[:, :, WIDTH + GAP :], of_a + of_b) == [of_b[frame] for frame in matched]
+    assert read_captions(pixels[:, :, WIDTH + GAP :], of_a + of_b) == [
+        of_b[frame] for frame in matched
+    ]

@@ -20,7 +20,10 @@ VIDEOS = {("ego", "004"): 70, ("ego", "Küche 1"): 3, ("exo", "004"): 64}
 def _arrays(frames: int) -> dict[str, np.ndarray]:
     random = np.random.default_rng(frames)
     return {
-        **{f"merged/{ratio}": random.normal(size=(frames, WIDTH)).astype(np.float16) for ratio in RATIOS},
+        **{
+            f"merged/{ratio}": random.normal(size=(frames, WIDTH)).astype(np.float16)
+            for ratio in RATIOS
+        },
         "cls": random.normal(size=(frames, WIDTH)).astype(np.float16),
         "order": random.permuted(np.tile(np.arange(TOKENS, dtype=np.uint16), (frames, 1)), axis=1),
         "pts_seconds": np.arange(frames) / 30,
@@ -40,7 +43,9 @@ def write_features() -> Callable[..., Path]:
     def write(path: Path, frames: int = 70, **provenance: Any) -> Path:
         arrays = _arrays(frames)
         merged = {ratio: arrays[f"merged/{ratio}"] for ratio in RATIOS}
-        return factories.write_features(path, merged, cls=arrays["cls"], order=arrays["order"], **provenance)
+        return factories.write_features(
+            path, merged, cls=arrays["cls"], order=arrays["order"], **provenance
+        )
 
     return write
 
@@ -50,9 +55,13 @@ def features_dir(tmp_path: Path, write_features: Callable[..., Path]) -> Path:
     """Feature cache with the demo dataset, one encoder and the videos in VIDEOS."""
     entries = []
     for (view, video), frames in VIDEOS.items():
-        write_features(tmp_path / "features" / "demo" / CLIP.replace("/", "--") / view / f"{video}.h5", frames)
+        write_features(
+            tmp_path / "features" / "demo" / CLIP.replace("/", "--") / view / f"{video}.h5", frames
+        )
         entries.append(VideoEntry(video, view, "train", frames, 30.0, (0,) * frames, None))
-    Manifest("demo", ("reach", "pour"), (), tuple(entries)).save(tmp_path / "features" / "demo" / "manifest.json")
+    Manifest("demo", ("reach", "pour"), (), tuple(entries)).save(
+        tmp_path / "features" / "demo" / "manifest.json"
+    )
     return tmp_path / "features"
 
 
@@ -62,7 +71,11 @@ def encoder_folder(features_dir: Path) -> Path:
 
 
 @pytest.fixture
-def byov_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that runs byov-cache in this process, with tmp_path as the working directory."""
+def byov_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return a function that runs byov-cache in this process, with tmp_path as the working
+    directory.
+    """
     monkeypatch.chdir(tmp_path)
     return lambda *arguments: call(main, "byov-cache", *arguments)

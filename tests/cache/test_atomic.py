@@ -4,7 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from byov.cache.atomic import PartialFile, discard_own, exclusive, is_locked, remove_abandoned, replacing, write_text
+from byov.cache.atomic import (
+    PartialFile,
+    discard_own,
+    exclusive,
+    is_locked,
+    remove_abandoned,
+    replacing,
+    write_text,
+)
 from byov.errors import CacheError
 
 HOLD_A_PARTIAL = """
@@ -136,7 +144,9 @@ for _ in range(200):
         counter.write_text(str(int(counter.read_text()) + 1))
 """
     processes = [start_python(script, tmp_path / "new" / ".lock", counter) for _ in range(2)]
-    assert [(process.communicate()[1], process.returncode) for process in processes] == [("", 0)] * 2
+    assert [(process.communicate()[1], process.returncode) for process in processes] == [
+        ("", 0)
+    ] * 2
     assert counter.read_text() == "400"
 
 
@@ -162,8 +172,12 @@ with exclusive(Path(sys.argv[1])):
         pass
 
 
-def test_new_folders_and_content_are_synced_before_the_rename_and_the_folder_after_it(tmp_path, monkeypatch):
-    happened, sync, replace = [], os.fsync, Path.replace
+def test_new_folders_and_content_are_synced_before_the_rename_and_the_folder_after_it(
+    tmp_path, monkeypatch
+):
+    happened = []
+    sync = os.fsync
+    replace = Path.replace
 
     def note_sync(descriptor):
         happened.append(Path(f"/proc/self/fd/{descriptor}").readlink().name.split(".")[-1])

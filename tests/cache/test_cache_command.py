@@ -20,7 +20,9 @@ CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]")
 COMMAND = Path(sys.executable).with_name("byov-cache")
 
 
-def test_ls_counts_unreadable_and_failed_videos_and_pairs(byov_cache, features_dir, encoder_folder, monkeypatch):
+def test_ls_counts_unreadable_and_failed_videos_and_pairs(
+    byov_cache, features_dir, encoder_folder, monkeypatch
+):
     monkeypatch.setenv("COLUMNS", "120")
     path = features_dir / "demo" / "manifest.json"
     manifest = load_manifest(path)
@@ -33,7 +35,9 @@ def test_ls_counts_unreadable_and_failed_videos_and_pairs(byov_cache, features_d
     heading, line = ran.out.splitlines()
     assert heading.split() == ["dataset", "encoder", "videos", "frames", "STM", "ratios", "size"]
     counts = "2/3, 1 pairs, 1 unreadable, 1 failed"
-    assert re.fullmatch(rf"demo +openai/clip-vit-base-patch16 +{counts} +67 +0\.3 1\.0 +[\d.]+ KiB *", line)
+    assert re.fullmatch(
+        rf"demo +openai/clip-vit-base-patch16 +{counts} +67 +0\.3 1\.0 +[\d.]+ KiB *", line
+    )
 
 
 def test_ls_json(byov_cache, features_dir, encoder_folder, monkeypatch):
@@ -76,13 +80,19 @@ def test_show(byov_cache, encoder_folder):
 
 
 def test_verify_reports_files_without_a_digest(byov_cache, features_dir, tmp_path):
-    assert byov_cache("verify", "demo", "--features-dir", features_dir).out == "4 files checked, 0 bad\n"
+    assert (
+        byov_cache("verify", "demo", "--features-dir", features_dir).out
+        == "4 files checked, 0 bad\n"
+    )
     (tmp_path / "runs" / "long").mkdir(parents=True)
-    (tmp_path / "runs" / "long" / "config.json").write_bytes(seal_json({"training": make_training()}))
+    (tmp_path / "runs" / "long" / "config.json").write_bytes(
+        seal_json({"training": make_training()})
+    )
     (tmp_path / "runs" / "long" / "metrics.jsonl").write_text('{"epoch": 0}\n')
     report = byov_cache("verify", "--json", "--features-dir", features_dir).json
     assert (report["checked"], report["bad"], report["remedies"]) == (6, {}, {})
-    assert report["without_digest"] == ["runs/long/metrics.jsonl"]  # its digest is recorded when training ends
+    # Its digest is recorded when training ends.
+    assert report["without_digest"] == ["runs/long/metrics.jsonl"]
 
 
 def test_verify_names_the_bad_file_and_fails(byov_cache, features_dir, encoder_folder):
@@ -105,7 +115,9 @@ def test_control_characters_of_files_do_not_reach_the_terminal(
         with edit_h5(path) as file:
             for name in ("encoder", "source_name", "preprocessing"):
                 file.attrs[name] = stored_attribute(hostile + path.parent.name)
-            file.create_dataset("\x1b[2Jcolumn", data=np.ones((len(file["cls"]), 2), "f2"), chunks=(1, 2))
+            file.create_dataset(
+                "\x1b[2Jcolumn", data=np.ones((len(file["cls"]), 2), "f2"), chunks=(1, 2)
+            )
     (features_dir / "demo" / "\x1b[2Jfolder").mkdir()
     dataset = features_dir / "\x1b[2Jset"
     shutil.copytree(features_dir / "demo", dataset)
@@ -121,9 +133,14 @@ def test_control_characters_of_files_do_not_reach_the_terminal(
 
 
 def test_closed_pipe_is_silent(encoder_folder, write_features, clean_environment):
-    long = write_features(encoder_folder / "ego" / "004.h5", 70, source_name="x" * 60_000, decoder="y" * 60_000)
+    long = write_features(
+        encoder_folder / "ego" / "004.h5", 70, source_name="x" * 60_000, decoder="y" * 60_000
+    )
     with subprocess.Popen(
-        [COMMAND, "show", long], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment
+        [COMMAND, "show", long],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=clean_environment,
     ) as process:
         assert process.stdout.readline().split() == [b"cls", b"70x16", b"float16"]
         process.stdout.close()
@@ -136,6 +153,11 @@ def test_full_disk_is_reported_in_one_line(features_dir, clean_environment):
     command = [COMMAND, "ls", "--features-dir", features_dir]
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            command, stdout=full, stderr=subprocess.PIPE, text=True, env=clean_environment, check=False
+            command,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=clean_environment,
+            check=False,
         )
     assert (done.stderr, done.returncode) == ("error: No space left on device\n", 1)

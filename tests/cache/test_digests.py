@@ -80,7 +80,8 @@ WHOLE = FINGERPRINT_SAMPLES * FINGERPRINT_SAMPLE_BYTES
 @pytest.mark.parametrize(
     ("size", "at", "is_noticed"),
     [
-        *((WHOLE, at, True) for at in (0, 1, WHOLE // 2, WHOLE - 1)),  # small files are hashed completely
+        # Small files are hashed completely.
+        *((WHOLE, at, True) for at in (0, 1, WHOLE // 2, WHOLE - 1)),
         *((3 * WHOLE, at, True) for at in (0, FINGERPRINT_SAMPLE_BYTES - 1, 3 * WHOLE - 1)),
         (4 * WHOLE, FINGERPRINT_SAMPLE_BYTES + 1, False),  # between two samples
     ],

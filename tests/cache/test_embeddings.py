@@ -32,7 +32,10 @@ def test_embeddings_read_back(path, values):
     np.testing.assert_array_equal(read_array(path, "pts_seconds"), np.arange(70) / 30)
     with h5py.File(path) as file:  # readable without byov
         np.testing.assert_array_equal(file["embedding"][:], values)
-        attributes = {key: value.decode() if isinstance(value, bytes) else value for key, value in file.attrs.items()}
+        attributes = {
+            key: value.decode() if isinstance(value, bytes) else value
+            for key, value in file.attrs.items()
+        }
     assert (asdict(SOURCE) | {"frames": 70}).items() <= attributes.items()
 
 

@@ -14,16 +14,27 @@ def test_features_read_back(tmp_path, write_features, make_arrays, frames):
     path = write_features(tmp_path / "ego" / "a.h5", frames)
     header = read_header(path)
     assert (header.path, header.provenance) == (path, make_provenance())
-    assert (header.frames, header.fps, header.truncated, header.ratios) == (frames, 30.0, False, ("0.3", "1.0"))
+    assert (header.frames, header.fps, header.truncated, header.ratios) == (
+        frames,
+        30.0,
+        False,
+        ("0.3", "1.0"),
+    )
     expected = make_arrays(frames)
-    assert read_columns(path) == {name: (values.shape, str(values.dtype)) for name, values in sorted(expected.items())}
+    assert read_columns(path) == {
+        name: (values.shape, str(values.dtype)) for name, values in sorted(expected.items())
+    }
     for name, values in expected.items():
         np.testing.assert_array_equal(read_array(path, name), values)
         assert header.columns[name] == read_digest(path, name)
 
 
 def test_unusual_provenance_reads_back(tmp_path, write_features):
-    unusual = {"source_name": "b\udcff\n\x1b.mp4", "encoder_revision": "é" * 300, "source_bytes": 1 << 40}
+    unusual = {
+        "source_name": "b\udcff\n\x1b.mp4",
+        "encoder_revision": "é" * 300,
+        "source_bytes": 1 << 40,
+    }
     path = write_features(tmp_path / "ego" / "a.h5", 1, **unusual)
     assert read_header(path).provenance == make_provenance(**unusual)
 
@@ -34,7 +45,12 @@ def test_features_without_class_token(tmp_path):
     writer.append({"merged/1.0": merged, "order": np.zeros((3, 2)), "pts_seconds": np.arange(3.0)})
     writer.finish_video(make_provenance(), fps=25, truncated=True, corrupt_frames=2)
     header = read_header(tmp_path / "a.h5")
-    assert (header.fps, header.truncated, header.corrupt_frames, header.ratios) == (25.0, True, 2, ("1.0",))
+    assert (header.fps, header.truncated, header.corrupt_frames, header.ratios) == (
+        25.0,
+        True,
+        2,
+        ("1.0",),
+    )
     assert "cls" not in header.columns
 
 
@@ -47,11 +63,14 @@ def test_features_without_class_token(tmp_path):
         *[("source_bytes", value) for value in (1.5, True, np.bytes_("five"), 3j, np.void(b"x"))],
         *[("fps", value) for value in (float("nan"), float("inf"))],
         ("truncated", 1),
-        *[(name, None) for name in ("encoder", "source_bytes", "fps", "truncated")],  # missing attribute
+        # Missing attribute.
+        *[(name, None) for name in ("encoder", "source_bytes", "fps", "truncated")],
     ],
     ids=str,
 )
-def test_attribute_of_another_type_or_value_is_refused(tmp_path, write_features, edit_h5, name, value):
+def test_attribute_of_another_type_or_value_is_refused(
+    tmp_path, write_features, edit_h5, name, value
+):
     path = write_features(tmp_path / "a.h5", 1)
     with edit_h5(path) as file:
         del file.attrs[name]
@@ -78,7 +97,9 @@ def test_standardized_dimensions_have_zero_mean_and_unit_deviation(frames, width
     assert torch.equal(scaled, centered / (centered.square().mean(0).sqrt() + SMALLEST_DEVIATION))
     np.testing.assert_allclose(standardize(array.double().numpy()), scaled, atol=1e-4)
     if frames > 1:
-        torch.testing.assert_close(scaled.std(0, correction=0), torch.ones(width), atol=1e-3, rtol=0)
+        torch.testing.assert_close(
+            scaled.std(0, correction=0), torch.ones(width), atol=1e-3, rtol=0
+        )
 
 
 @pytest.mark.parametrize("frames", [1, 7, 50_000])

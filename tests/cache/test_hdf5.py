@@ -11,7 +11,8 @@ from byov.cache.hdf5 import BLOCK_ROWS, RowWriter, read_array, read_digest
 from byov.errors import CacheError
 
 ATTRIBUTES = {"text": "Küche", "empty": "", "number": 3, "real": 0.5, "flag": True}
-STORED = {"chunks": (64, 16), "maxshape": (None, 16), "fletcher32": True}  # storage layout of byov's columns
+# Storage layout of byov's columns.
+STORED = {"chunks": (64, 16), "maxshape": (None, 16), "fletcher32": True}
 
 
 def rows_of(count):
@@ -55,7 +56,8 @@ def test_attributes_are_stored_in_one_order_and_text_in_fixed_length(tmp_path):
     assert one.read_bytes() == other.read_bytes()
     with h5py.File(one, "r") as file:
         for name in ("text", "empty"):
-            assert file.attrs.get_id(name).dtype.kind == "S"  # damaged variable-length strings crash HDF5
+            # Damaged variable-length strings crash HDF5.
+            assert file.attrs.get_id(name).dtype.kind == "S"
             assert file.attrs[name].decode() == ATTRIBUTES[name]
         assert (file.attrs["number"], file.attrs["real"], file.attrs["flag"]) == (3, 0.5, True)
         assert json.loads(file.attrs["columns"]).keys() == rows_of(3).keys()
@@ -135,7 +137,9 @@ def test_too_large_file_is_an_error_that_names_it(tmp_path, run_python, limit):
 def test_missing_column_lists_the_existing_ones(tmp_path, write_features, name):
     path = write_features(tmp_path / "a.h5")
     for read in (read_array, read_digest):
-        with pytest.raises(CacheError, match=r"a\.h5: no .*it contains cls, merged/0\.3, merged/1\.0, order, pts"):
+        with pytest.raises(
+            CacheError, match=r"a\.h5: no .*it contains cls, merged/0\.3, merged/1\.0, order, pts"
+        ):
             read(path, name)
 
 
@@ -181,7 +185,9 @@ def test_column_that_byov_does_not_write_is_refused(tmp_path, write_features, ed
         read_array(path, "cls")
 
 
-@pytest.mark.parametrize("name", ["merged/abc", "merged/0.30", "merged/\x1b[2J", b"merged/\xff\xfe"])
+@pytest.mark.parametrize(
+    "name", ["merged/abc", "merged/0.30", "merged/\x1b[2J", b"merged/\xff\xfe"]
+)
 def test_ratio_that_is_not_a_number_is_refused(tmp_path, write_features, edit_h5, name):
     path = write_features(tmp_path / "a.h5", 3)
     with edit_h5(path) as file:

@@ -11,9 +11,49 @@ from byov.cache.layout import (
 )
 from byov.errors import CacheError
 
-BAD_NAMES = ["../x", "..", "a/b", "/etc", "", ".", ".hidden", "-x", "--help", "_x", " x", "a\0b", "x\n", "x\ny", "a\tb"]
-BAD_NAMES += ["x" * 201, "ü" * 101, "x.", "x ", "x. .", "a\\b", "C:x", "a*", "a?", "a\x1b[2J", "a\u202eb", "a\ud800"]
-GOOD_NAMES = ["004", "P01_08 (2)", "a", "x" * 200, "ü" * 100, "Küche 1", "ビデオ", "v1.2-3", "a..b", "x[1]#1&2@3,+='"]
+BAD_NAMES = [
+    "../x",
+    "..",
+    "a/b",
+    "/etc",
+    "",
+    ".",
+    ".hidden",
+    "-x",
+    "--help",
+    "_x",
+    " x",
+    "a\0b",
+    "x\n",
+    "x\ny",
+    "a\tb",
+]
+BAD_NAMES += [
+    "x" * 201,
+    "ü" * 101,
+    "x.",
+    "x ",
+    "x. .",
+    "a\\b",
+    "C:x",
+    "a*",
+    "a?",
+    "a\x1b[2J",
+    "a\u202eb",
+    "a\ud800",
+]
+GOOD_NAMES = [
+    "004",
+    "P01_08 (2)",
+    "a",
+    "x" * 200,
+    "ü" * 100,
+    "Küche 1",
+    "ビデオ",
+    "v1.2-3",
+    "a..b",
+    "x[1]#1&2@3,+='",
+]
 
 
 @pytest.mark.parametrize("name", BAD_NAMES, ids=ascii)
@@ -29,7 +69,8 @@ def test_names_of_any_alphabet_are_accepted_and_can_be_written(tmp_path, name):
     assert check_name(name, "video id") == name
     path = video_path(tmp_path, "ego", name)
     path.parent.mkdir()
-    path.with_name(f".{path.name}.01234567.partial").touch()  # temporary names are longer than final ones
+    # Temporary names are longer than final ones.
+    path.with_name(f".{path.name}.01234567.partial").touch()
     path.touch()
     assert list(cached_files(tmp_path)) == [path]
 
@@ -52,7 +93,9 @@ def test_encoder_slug(encoder, slug):
     assert encoder_slug(encoder) == slug
 
 
-@pytest.mark.parametrize("encoder", ["", "/", "..", "../..", "./.hidden", "a/b/..", "x\ny", "-/x", "./a\\b"])
+@pytest.mark.parametrize(
+    "encoder", ["", "/", "..", "../..", "./.hidden", "a/b/..", "x\ny", "-/x", "./a\\b"]
+)
 def test_encoder_without_a_safe_name_is_refused(encoder):
     with pytest.raises(CacheError, match=r"encoder .* cannot be a file name"):
         encoder_slug(encoder)
@@ -67,8 +110,20 @@ def test_paths_match_the_documented_layout():
 
 
 def test_cached_files_are_finished_and_sorted(tmp_path):
-    for name in ("exo/1.h5", "ego/b.h5", "ego/a.h5", "ego/.a.h5.0.partial", "ego/.x.h5", "ego/note.txt", "top/c.h5"):
+    for name in (
+        "exo/1.h5",
+        "ego/b.h5",
+        "ego/a.h5",
+        "ego/.a.h5.0.partial",
+        "ego/.x.h5",
+        "ego/note.txt",
+        "top/c.h5",
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    assert [str(path.relative_to(tmp_path)) for path in cached_files(tmp_path)] == ["ego/a.h5", "ego/b.h5", "exo/1.h5"]
+    assert [str(path.relative_to(tmp_path)) for path in cached_files(tmp_path)] == [
+        "ego/a.h5",
+        "ego/b.h5",
+        "exo/1.h5",
+    ]
     assert list(cached_files(tmp_path / "nowhere")) == []

@@ -32,7 +32,9 @@ MANIFEST = Manifest(
 
 @pytest.fixture
 def saved(tmp_path):
-    """Return a function that applies `change` to the JSON of a manifest and saves it without a digest."""
+    """Return a function that applies `change` to the JSON of a manifest and saves it without a
+    digest.
+    """
 
     def save(change):
         raw = read_sealed_json(MANIFEST.to_json().encode())
@@ -53,7 +55,9 @@ def test_edited_manifest_is_refused_until_its_digest_is_deleted(tmp_path):
     path = tmp_path / "manifest.json"
     edited = MANIFEST.to_json().replace("[0, 0, 1]", "[0, 1, 1]")
     path.write_text(edited)
-    with pytest.raises(CacheError, match='to accept an edit made by hand, delete the line "file_sha256"'):
+    with pytest.raises(
+        CacheError, match='to accept an edit made by hand, delete the line "file_sha256"'
+    ):
         load_manifest(path)
     path.write_text("\n".join(line for line in edited.splitlines() if "file_sha256" not in line))
     assert load_manifest(path).videos[0].labels == (0, 1, 1)
@@ -81,7 +85,8 @@ def test_unreadable_manifest_is_reported_in_one_short_line(tmp_path, content):
 
 
 @pytest.mark.parametrize(
-    ("version", "reason"), [(0, "it must be 1"), ("1", "schema_version"), (None, "schema_version"), (2, "update byov")]
+    ("version", "reason"),
+    [(0, "it must be 1"), ("1", "schema_version"), (None, "schema_version"), (2, "update byov")],
 )
 def test_other_schema_is_refused(saved, version, reason):
     path = saved(lambda raw: raw.update(schema_version=version))
@@ -97,7 +102,11 @@ def test_other_schema_is_refused(saved, version, reason):
         *[("split", value) for value in ("dev", None)],
         *[("frames", value) for value in (-1, 1.5, "3", True)],
         *[("fps", value) for value in ("30", float("nan"), float("inf"), 10**400)],
-        *[(key, value) for key in ("labels", "actions") for value in ("01", [0.5], [True], {"0": 1})],
+        *[
+            (key, value)
+            for key in ("labels", "actions")
+            for value in ("01", [0.5], [True], {"0": 1})
+        ],
         *[("pair", value) for value in (3, ["p"])],
     ],
 )
@@ -157,5 +166,7 @@ def test_sources_are_found_after_a_move_of_the_project(tmp_path):
 
 
 def test_file_name_that_is_not_utf8_does_not_break_the_index(tmp_path):
-    FileIndex(sources=relative_sources(tmp_path, {"a": tmp_path / os.fsdecode(b"caf\xe9.mp4")})).save(tmp_path)
+    FileIndex(
+        sources=relative_sources(tmp_path, {"a": tmp_path / os.fsdecode(b"caf\xe9.mp4")})
+    ).save(tmp_path)
     assert read_sources(tmp_path)["a"].parent == tmp_path

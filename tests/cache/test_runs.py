@@ -18,7 +18,9 @@ from byov.errors import CacheError
 
 @pytest.fixture
 def write_run(tmp_path):
-    """Return a function that writes a run without models; a value of None removes the key from the training record."""
+    """Return a function that writes a run without models; a value of None removes the key from the
+    training record.
+    """
 
     def write(name="first", *, age_seconds=0, **changes):
         config = {"width": 768, "settings": {"latent": 256}, "training": make_training(**changes)}
@@ -79,7 +81,9 @@ def test_edited_config_is_refused_with_a_way_to_accept_it(write_run):
     path.write_text(path.read_text().replace('"latent": 256', '"latent": 128'))
     with pytest.raises(CacheError, match='delete the line "file_sha256"'):
         read_config(path.parent)
-    path.write_text("\n".join(line for line in path.read_text().splitlines() if "file_sha256" not in line))
+    path.write_text(
+        "\n".join(line for line in path.read_text().splitlines() if "file_sha256" not in line)
+    )
     assert read_config(path.parent)["settings"] == {"latent": 128}
 
 
@@ -109,7 +113,10 @@ def test_config_without_training_is_refused(tmp_path, training):
 
 def test_embedding_paths(tmp_path):
     assert embeddings_folder(tmp_path).name == "embeddings"
-    assert embeddings_folder(tmp_path, "trimmed", untrained=True).name == "embeddings-untrained-trimmed"
+    assert (
+        embeddings_folder(tmp_path, "trimmed", untrained=True).name
+        == "embeddings-untrained-trimmed"
+    )
     assert embedding_path(tmp_path, "ego", "v 1") == tmp_path / "ego" / "v 1.h5"
     assert embedding_path(tmp_path, "exo", "v", (0, 18)) == tmp_path / "exo" / "v@0-18.h5"
     with pytest.raises(CacheError, match="cannot be a file name"):
@@ -117,10 +124,14 @@ def test_embedding_paths(tmp_path):
 
 
 def test_model_must_match_the_digest_in_config(tmp_path):
-    with pytest.raises(CacheError, match=r"no model yet; finish the run with byov-train --run \S+ --resume"):
+    with pytest.raises(
+        CacheError, match=r"no model yet; finish the run with byov-train --run \S+ --resume"
+    ):
         check_model(tmp_path, {})
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     digest = check_model(tmp_path, {}).sha256
     assert check_model(tmp_path, {"files_sha256": {"model.safetensors": digest}}).sha256 == digest
-    with pytest.raises(CacheError, match=f"SHA-256 {digest[:12]}, but config.json records cdcdcdcdcdcd"):
+    with pytest.raises(
+        CacheError, match=f"SHA-256 {digest[:12]}, but config.json records cdcdcdcdcdcd"
+    ):
         check_model(tmp_path, {"files_sha256": {"model.safetensors": "cd" * 32}})

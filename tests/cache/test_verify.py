@@ -69,20 +69,29 @@ def test_verify_finds_values_changed_through_hdf5(encoder_folder, edit_h5):
 )
 def test_verify_finds_mixed_identities(encoder_folder, write_features, field, what):
     write_features(encoder_folder / "exo" / "004.h5", 64, **{field: "another"})
-    problem = what and f"made with {what} 'another', expected {getattr(make_provenance(), field)!r} as in 004.h5"
+    problem = (
+        what
+        and f"made with {what} 'another', expected {getattr(make_provenance(), field)!r} "
+        "as in 004.h5"
+    )
     assert problems_of(encoder_folder) == SOUND | {"exo/004.h5": problem}
 
 
 def test_bad_first_file_does_not_make_the_others_mixed(encoder_folder, write_features):
     write_features(encoder_folder / "ego" / "004.h5", 69, encoder="another")
-    assert problems_of(encoder_folder) == SOUND | {"ego/004.h5": "69 frames, but 70 in the manifest"}
+    assert problems_of(encoder_folder) == SOUND | {
+        "ego/004.h5": "69 frames, but 70 in the manifest"
+    }
 
 
 def test_verify_compares_files_with_the_manifest(features_dir, encoder_folder, write_features):
-    write_features(encoder_folder / "exo" / "Küche 1.h5", 3)  # the manifest has it only in the other view
+    # The manifest has it only in the other view.
+    write_features(encoder_folder / "exo" / "Küche 1.h5", 3)
     path = features_dir / "demo" / "manifest.json"
     manifest = load_manifest(path)
-    replace(manifest, videos=(*manifest.videos[:2], replace(manifest.videos[2], frames=None))).save(path)
+    replace(manifest, videos=(*manifest.videos[:2], replace(manifest.videos[2], frames=None))).save(
+        path
+    )
     assert problems_of(encoder_folder) == SOUND | {
         "exo/004.h5": "64 frames, but None in the manifest",
         "exo/Küche 1.h5": "not in the manifest",

@@ -1,7 +1,7 @@
 """Damage files and check that readers raise an error or return the same values as before.
 
-`make chaos` damages many files and prints a table; tests/chaos/test_flips.py runs a subset. Seeds are fixed, so files
-and damage are the same each time.
+`make chaos` damages many files and prints a table; tests/chaos/test_flips.py runs a subset. Seeds
+are fixed, so files and damage are the same each time.
 """
 
 import random
@@ -24,9 +24,16 @@ from byov.cache.manifest import Manifest, VideoEntry, load_manifest
 from byov.cache.runs import read_config
 from byov.data.video import FrameReader
 from byov.errors import ByovError
-from byov.train.checkpoint import TrainingState, file_bytes, load_checkpoint, save_checkpoint, tensor_shapes
+from byov.train.checkpoint import (
+    TrainingState,
+    file_bytes,
+    load_checkpoint,
+    save_checkpoint,
+    tensor_shapes,
+)
 
-FRAMES, WIDTH = 137, 24
+FRAMES = 137
+WIDTH = 24
 HEAD = "| damage | tried | noticed | as before | silently wrong |\n|---|---|---|---|---|"
 Reader = Callable[[Path], Any]
 
@@ -52,21 +59,30 @@ class Tally:
             self.wrong += 1
 
     def line(self) -> str:
-        return f"| {self.place} | {self.tried:,} | {self.noticed:,} | {self.harmless:,} | {self.wrong:,} |"
+        return (
+            f"| {self.place} | {self.tried:,} | {self.noticed:,} | {self.harmless:,} | "
+            f"{self.wrong:,} |"
+        )
 
 
-def flip_bits(place: str, path: Path, read: Reader, count: int, positions: Sequence[int] = ()) -> Tally:
+def flip_bits(
+    place: str, path: Path, read: Reader, count: int, positions: Sequence[int] = ()
+) -> Tally:
     """Flip a random bit of an intact file and read the file, `count` times.
 
     Args:
         positions: Byte positions to choose from; empty to choose from all.
     """
-    tally, chance = Tally(place), random.Random(place)
-    intact, before = path.read_bytes(), read(path)
+    tally = Tally(place)
+    chance = random.Random(place)
+    intact = path.read_bytes()
+    before = read(path)
     try:
         for _ in range(count):
             at = chance.choice(positions or range(len(intact)))
-            path.write_bytes(intact[:at] + bytes([intact[at] ^ 1 << chance.randrange(8)]) + intact[at + 1 :])
+            path.write_bytes(
+                intact[:at] + bytes([intact[at] ^ 1 << chance.randrange(8)]) + intact[at + 1 :]
+            )
             tally.add(read, path, before)
     finally:
         path.write_bytes(intact)
@@ -78,14 +94,20 @@ def flip_bits(place: str, path: Path, read: Reader, count: int, positions: Seque
 
 def write_features(path: Path, seed: int = 0) -> Path:
     generator = np.random.default_rng(seed)
-    merged = {ratio: generator.normal(size=(FRAMES, WIDTH)).astype(np.float16) for ratio in (0.3, 1.0)}
-    order = generator.permuted(np.tile(np.arange(factories.TOKENS, dtype=np.uint16), (FRAMES, 1)), axis=1)
+    merged = {
+        ratio: generator.normal(size=(FRAMES, WIDTH)).astype(np.float16) for ratio in (0.3, 1.0)
+    }
+    order = generator.permuted(
+        np.tile(np.arange(factories.TOKENS, dtype=np.uint16), (FRAMES, 1)), axis=1
+    )
     cls = generator.normal(size=(FRAMES, WIDTH)).astype(np.float16)
     return factories.write_features(path, merged, cls=cls, order=order, fps=29.97)
 
 
 def read_features(path: Path) -> dict[str, Any]:
-    return {"header": read_header(path)} | {name: read_array(path, name) for name in read_columns(path)}
+    return {"header": read_header(path)} | {
+        name: read_array(path, name) for name in read_columns(path)
+    }
 
 
 def metadata_positions(path: Path) -> list[int]:
@@ -101,7 +123,9 @@ def metadata_positions(path: Path) -> list[int]:
 
 def write_embeddings(path: Path, seed: int = 0) -> Path:
     values = np.random.default_rng(seed).normal(size=(FRAMES, WIDTH)).astype(np.float32)
-    write_embedding(path, values, np.arange(FRAMES) / 30, factories.make_embedding_provenance(first_frame=3))
+    write_embedding(
+        path, values, np.arange(FRAMES) / 30, factories.make_embedding_provenance(first_frame=3)
+    )
     return path
 
 
@@ -157,14 +181,18 @@ def read_model(path: Path) -> dict[str, Any]:
 
 def config_content(seed: int = 0) -> bytes:
     training = {"dataset": "demo", "seed": seed, "column": "merged/0.3", "videos_sha256": "ab" * 32}
-    return seal_json({"width": 24, "settings": {"method": "byov", "lr": 1e-5}, "training": training})
+    return seal_json(
+        {"width": 24, "settings": {"method": "byov", "lr": 1e-5}, "training": training}
+    )
 
 
 def rows(folder: Path, count: int) -> Iterator[Tally]:
     """Damage a file of each kind `count` times."""
     features = write_features(folder / "features.h5")
     yield flip_bits("feature file", features, read_features, count)
-    yield flip_bits("feature file, metadata", features, read_features, count, metadata_positions(features))
+    yield flip_bits(
+        "feature file, metadata", features, read_features, count, metadata_positions(features)
+    )
     yield flip_bits("embeddings", write_embeddings(folder / "embeddings.h5"), read_embedding, count)
     checkpoint = write_checkpoint(folder / "checkpoint")
     header = range(8 + int.from_bytes(checkpoint.read_bytes()[:8], "little"))
@@ -225,9 +253,12 @@ def read_video(path: Path) -> np.ndarray:
 
 
 def cut_video(path: Path, codec: str) -> Tally:
-    """Truncate a video at each tenth of its size; losing frames without an error counts as wrong."""
+    """Truncate a video at each tenth of its size; losing frames without an error counts as
+    wrong.
+    """
     whole = write_video(path, codec).read_bytes()
-    tally, frames = Tally(path.name), len(read_video(path))
+    tally = Tally(path.name)
+    frames = len(read_video(path))
     for tenth in range(1, 10):
         path.write_bytes(whole[: len(whole) * tenth // 10])
         tally.add(lambda path: len(read_video(path)), path, frames)

@@ -1,7 +1,7 @@
 """Kill processes at a system call, or make a system call fail, with faults injected by strace.
 
-The tested function writes files to a folder. After the fault, it is called again and must leave the same files as if
-there had been no fault.
+The tested function writes files to a folder. After the fault, it is called again and must leave the
+same files as if there had been no fault.
 """
 
 import os
@@ -71,7 +71,11 @@ def why_not() -> str:
     with tempfile.TemporaryDirectory() as folder:
         marker = Path(folder) / "marker"
         ended = attempt(lambda _: marker.mkdir(), Path(folder), "mkdir:signal=KILL:when=1")
-        return "" if ended == -signal.SIGKILL and not marker.exists() else "strace may not trace processes here"
+        return (
+            ""
+            if ended == -signal.SIGKILL and not marker.exists()
+            else "strace may not trace processes here"
+        )
 
 
 def attempt(work: Work, folder: Path, fault: str | None = None, log: Path | None = None) -> int:
@@ -96,7 +100,16 @@ def attempt(work: Work, folder: Path, fault: str | None = None, log: Path | None
     if fault or log:
         traced = fault.partition(":")[0] if fault else ",".join(CALLS)
         injected = ("-e", f"inject={fault}") if fault else ()
-        command = ["strace", "-f", "-qq", "-o", str(log or os.devnull), "-e", f"trace={traced}", *injected]
+        command = [
+            "strace",
+            "-f",
+            "-qq",
+            "-o",
+            str(log or os.devnull),
+            "-e",
+            f"trace={traced}",
+            *injected,
+        ]
         tracer = subprocess.Popen([*command, "-p", str(child)], stderr=subprocess.DEVNULL)
         status = Path(f"/proc/{child}/status")
         while tracer.poll() is None and not re.search(r"State:\s+t", status.read_text()):
@@ -130,7 +143,8 @@ def try_faults(
     begin: Work = lambda _: None,
     most: int | None = None,
 ) -> FaultTally:
-    """Call `work` once per system call with a fault at that call, in a fresh folder prepared by `begin`.
+    """Call `work` once per system call with a fault at that call, in a fresh folder prepared by
+    `begin`.
 
     Args:
         kind: "kill" or "fail".
@@ -145,9 +159,15 @@ def try_faults(
 
     tally = FaultTally(f"{FAULTS[kind]}: {name}")
     reference = fresh(folder / "reference")
-    points = [(call, index + 1) for call, count in sorted(calls_of(work, reference).items()) for index in range(count)]
+    points = [
+        (call, index + 1)
+        for call, count in sorted(calls_of(work, reference).items())
+        for index in range(count)
+    ]
     wanted = contents(reference)
-    for call, number in points if most is None else random.Random(0).sample(points, min(most, len(points))):
+    for call, number in (
+        points if most is None else random.Random(0).sample(points, min(most, len(points)))
+    ):
         tried = fresh(folder / "tried")
         effect = "signal=KILL" if kind == "kill" else f"error={CALLS[call]}"
         attempt(work, tried, f"{call}:{effect}:when={number}")
@@ -158,8 +178,12 @@ def try_faults(
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return a dict mapping file names to contents, with temporary files but without folder locks."""
-    return {name: content for name, content in read_files(folder).items() if Path(name).name != ".lock"}
+    """Return a dict mapping file names to contents, with temporary files but without folder
+    locks.
+    """
+    return {
+        name: content for name, content in read_files(folder).items() if Path(name).name != ".lock"
+    }
 
 
 # --- tested functions: write each kind of file, extract, train
@@ -176,11 +200,19 @@ def write_every_file(folder: Path, version: int = 1) -> None:
 
 
 def unlike(*versions: dict[str, bytes], needed: dict[str, bytes] | None = None) -> Damaged:
-    """Return a function that lists files that equal none of the versions, and needed files that are missing."""
+    """Return a function that lists files that equal none of the versions, and needed files that are
+    missing.
+    """
 
     def damaged(folder: Path) -> list[str]:
-        found = {name: content for name, content in contents(folder).items() if ".partial" not in name}
-        others = [name for name, content in found.items() if content not in [each.get(name) for each in versions]]
+        found = {
+            name: content for name, content in contents(folder).items() if ".partial" not in name
+        }
+        others = [
+            name
+            for name, content in found.items()
+            if content not in [each.get(name) for each in versions]
+        ]
         return others + [name for name in needed or () if name not in found]
 
     return damaged
@@ -207,7 +239,13 @@ def extraction(folder: Path, kind: str, most: int | None = None) -> FaultTally:
 
     def work(at: Path) -> None:
         torch.set_num_threads(1)
-        extract_features(manifest=table, encoder="random/tiny", ratios=(0.3,), features_dir=at / "features", decoders=1)
+        extract_features(
+            manifest=table,
+            encoder="random/tiny",
+            ratios=(0.3,),
+            features_dir=at / "features",
+            decoders=1,
+        )
 
     (folder / "whole").mkdir()
     work(folder / "whole")
@@ -215,7 +253,8 @@ def extraction(folder: Path, kind: str, most: int | None = None) -> FaultTally:
 
     def damaged(at: Path) -> list[str]:
         """Accept a readable manifest without the failed video, and a readable failures.json."""
-        mine, allowed = at / "features" / "mine", []
+        mine = at / "features" / "mine"
+        allowed = []
         manifest = mine / "manifest.json"
         if manifest.exists() and None in [video.frames for video in load_manifest(manifest).videos]:
             allowed.append(manifest)
@@ -229,9 +268,21 @@ def extraction(folder: Path, kind: str, most: int | None = None) -> FaultTally:
 def training(folder: Path, kind: str, most: int | None = None) -> FaultTally:
     """Try faults while training for two epochs with validation, checkpoints and embedding."""
     views = ("ego", "exo")
-    videos = {(split, view, f"{view} {n}"): 60 for n, split in enumerate(("train", "train", "val")) for view in views}
+    videos = {
+        (split, view, f"{view} {n}"): 60
+        for n, split in enumerate(("train", "train", "val"))
+        for view in views
+    }
     write_cache(folder / "features", videos, dataset="toy", encoder="random/tiny")
-    sizes = {"latent": 8, "depth": 1, "decoder_depth": 1, "heads": 2, "frames": 4, "epochs": 2, "validate_every": 1}
+    sizes = {
+        "latent": 8,
+        "depth": 1,
+        "decoder_depth": 1,
+        "heads": 2,
+        "frames": 4,
+        "epochs": 2,
+        "validate_every": 1,
+    }
 
     def work(at: Path) -> None:
         torch.set_num_threads(1)
@@ -242,6 +293,7 @@ def training(folder: Path, kind: str, most: int | None = None) -> FaultTally:
     def damaged(at: Path) -> list[str]:
         has_run = (at / "run" / "config.json").exists()
         checked = verify_run(at, "run", folder / "features") if has_run else ()
-        return [str(file.path) for file in checked if file.problem and file.path.is_file()]  # ignore missing files
+        # Ignore missing files.
+        return [str(file.path) for file in checked if file.problem and file.path.is_file()]
 
     return try_faults("training", kind, work, damaged, folder, most=most)

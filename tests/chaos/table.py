@@ -1,4 +1,6 @@
-"""Print tables of damaged files and injected faults (`make chaos`); exit with 1 if any went unnoticed."""
+"""Print tables of damaged files and injected faults (`make chaos`); exit with 1 if any went
+unnoticed.
+"""
 
 import contextlib
 import sys
@@ -24,14 +26,16 @@ def damage(folder: Path) -> int:
     for tally in flips.rows(folder, 1000):
         print(tally.line(), flush=True)
         wrong += tally.wrong
-    flipped, cut = [], []
+    flipped = []
+    cut = []
     for name, codec in flips.CODECS.items():
         path = flips.write_video(folder / name, codec)
         flipped.append(flips.flip_bits(name, path, flips.read_video, 40))
         cut.append(flips.cut_video(path, codec))
     for what, parts in (("one bit", flipped), ("cut at each tenth", cut)):
         print(flips.total(f"video, {what}, {len(parts)} formats", parts).line())
-        print(f"unnoticed: {', '.join(f'{part.place} {part.wrong} of {part.tried}' for part in parts if part.wrong)}")
+        unnoticed = [f"{part.place} {part.wrong} of {part.tried}" for part in parts if part.wrong]
+        print(f"unnoticed: {', '.join(unnoticed)}")
     return wrong
 
 

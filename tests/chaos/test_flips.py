@@ -27,7 +27,16 @@ def test_harness_finds_unnoticed_damage(tmp_path):
 
 
 # Unnoticed cuts out of nine. Most of these formats do not declare their duration.
-UNNOTICED_CUTS = {"a.ts": 8, "b.ts": 8, "a.ogv": 7, "a.gif": 8, "a.y4m": 9, "a.h264": 1, "a.hevc": 4, "a.nut": 2}
+UNNOTICED_CUTS = {
+    "a.ts": 8,
+    "b.ts": 8,
+    "a.ogv": 7,
+    "a.gif": 8,
+    "a.y4m": 9,
+    "a.h264": 1,
+    "a.hevc": 4,
+    "a.nut": 2,
+}
 UNNOTICED_CUTS |= {"a.m1v": 1, "a.wmv": 1, "a.mxf": 1}
 
 

@@ -51,13 +51,16 @@ def test_half_written_file_is_found(tmp_path):
 
 def test_leftover_temporary_file_is_found(tmp_path):
     """Do not call `remove_abandoned`, so that a temporary file remains."""
-    tally = kills.try_faults("", "kill", write_atomically, kills.unlike({"a": b"firstsecond"}), tmp_path)
+    tally = kills.try_faults(
+        "", "kill", write_atomically, kills.unlike({"a": b"firstsecond"}), tmp_path
+    )
     assert tally.half_written == 0
     assert tally.other_end > 0
 
 
 def test_fault_happens_at_its_call(tmp_path):
-    assert kills.calls_of(write_directly, tmp_path) == {"openat": 2, "write": 2}  # one openat is for /dev/null
+    # One openat is for /dev/null.
+    assert kills.calls_of(write_directly, tmp_path) == {"openat": 2, "write": 2}
     assert kills.attempt(write_directly, tmp_path, "write:signal=KILL:when=2") == -signal.SIGKILL
     assert (tmp_path / "a").read_bytes() == b"first"
     assert kills.attempt(write_directly, tmp_path, "write:error=ENOSPC:when=1") == 1

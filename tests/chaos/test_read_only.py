@@ -1,4 +1,6 @@
-"""Test that a complete cache and a finished run work on a read-only disk and without write permission."""
+"""Test that a complete cache and a finished run work on a read-only disk and without write
+permission.
+"""
 
 import json
 import os
@@ -33,7 +35,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(folder: Path, clean_environment: dict[str, str]) -> Run:
-    """Return a function that runs commands in the folder, prefixed by `before`, and returns the printed lines."""
+    """Return a function that runs commands in the folder, prefixed by `before`, and returns the
+    printed lines.
+    """
 
     def start(*commands: Sequence[object], before: Sequence[str] = ()) -> list[str]:
         typed = json.dumps([[str(word) for word in command] for command in commands])
@@ -54,7 +58,21 @@ def run(folder: Path, clean_environment: dict[str, str]) -> Run:
 
 
 EXTRACT = ("extract", "--manifest", "videos.csv", "--encoder", "random/tiny", "--ratios", "0.3")
-TRAIN = ("train", "--latent", 8, "--depth", 1, "--decoder-depth", 1, "--heads", 2, "--frames", 4, "--epochs", 1)
+TRAIN = (
+    "train",
+    "--latent",
+    8,
+    "--depth",
+    1,
+    "--decoder-depth",
+    1,
+    "--heads",
+    2,
+    "--frames",
+    4,
+    "--epochs",
+    1,
+)
 EVALUATE = ("eval", "--run", "first", "--task", "retrieval")
 
 
@@ -68,7 +86,10 @@ def made(folder: Path, run: Run) -> Path:
             lines.append(f"{split}_{view}.mp4,{view},{split},0.8,reach;pour")
     (folder / "videos.csv").write_text("\n".join(lines) + "\n")
     done = run(EXTRACT, (*TRAIN, "--run", "first"))
-    assert [line for line in done if "ended" in line] == ["byov-extract ended with 0", "byov-train ended with 0"], done
+    assert [line for line in done if "ended" in line] == [
+        "byov-extract ended with 0",
+        "byov-train ended with 0",
+    ], done
     return folder
 
 
@@ -101,9 +122,17 @@ def closed(request: pytest.FixtureRequest, made: Path) -> Iterator[tuple[str, ..
 @pytest.mark.slow
 def test_complete_folders_are_only_read(made: Path, closed: tuple[str, ...], run: Run) -> None:
     before = [read_files(made / "features"), read_files(made / "runs" / "first")]
-    lines = run(EXTRACT, ("cache", "verify"), (*TRAIN, "--run", f"second-{len(closed)}"), EVALUATE, before=closed)
+    lines = run(
+        EXTRACT,
+        ("cache", "verify"),
+        (*TRAIN, "--run", f"second-{len(closed)}"),
+        EVALUATE,
+        before=closed,
+    )
     ended = [line for line in lines if " ended with " in line]
-    assert ended == [f"byov-{name} ended with 0" for name in ("extract", "cache", "train", "eval")], lines
+    assert ended == [
+        f"byov-{name} ended with 0" for name in ("extract", "cache", "train", "eval")
+    ], lines
     assert any("6 already cached" in line for line in lines), lines
     assert any(line.startswith("first: BYOV") for line in lines), lines
     assert [read_files(made / "features"), read_files(made / "runs" / "first")] == before

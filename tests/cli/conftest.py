@@ -6,7 +6,11 @@ import pytest
 
 from byov.cli import common
 
-SCRIPTS = {point.name: point for point in entry_points(group="console_scripts") if point.name.startswith("byov-")}
+SCRIPTS = {
+    point.name: point
+    for point in entry_points(group="console_scripts")
+    if point.name.startswith("byov-")
+}
 APP = """
 import os, signal, sys
 from byov.cli import common

@@ -30,11 +30,23 @@ def error_line(done):
     ("error", "message", "code"),
     [
         (CacheError("a\x1b[2J\nb"), "error: a\\x1b[2J\\nb\n", 2),
-        (FileNotFoundError(2, "No such file", "/nowhere/\x1b"), "error: /nowhere/\\x1b: No such file\n", 1),
+        (
+            FileNotFoundError(2, "No such file", "/nowhere/\x1b"),
+            "error: /nowhere/\\x1b: No such file\n",
+            1,
+        ),
         (OSError("Unable to open file"), "error: Unable to open file\n", 1),
         (MemoryError(), "error: out of memory (allocation failed)", 1),
-        (RuntimeError("CUDA out of memory.\nTried"), "error: out of memory (CUDA out of memory.)", 1),
-        (RuntimeError("can't start new thread"), "error: out of memory (can't start new thread)", 1),
+        (
+            RuntimeError("CUDA out of memory.\nTried"),
+            "error: out of memory (CUDA out of memory.)",
+            1,
+        ),
+        (
+            RuntimeError("can't start new thread"),
+            "error: out of memory (can't start new thread)",
+            1,
+        ),
         (typer.Exit(common.FAILED), "", 1),
     ],
 )
@@ -49,7 +61,9 @@ def test_errors_are_one_line_and_an_exit_code(run_app, error, message, code):
     assert ran.err.count("\n") == bool(message)
 
 
-@pytest.mark.parametrize("bug", [ValueError("a bug"), RuntimeError("mat1 and mat2 shapes cannot be multiplied")])
+@pytest.mark.parametrize(
+    "bug", [ValueError("a bug"), RuntimeError("mat1 and mat2 shapes cannot be multiplied")]
+)
 def test_bugs_keep_their_traceback(run_app, bug):
     def work():
         raise bug
@@ -58,11 +72,14 @@ def test_bugs_keep_their_traceback(run_app, bug):
         run_app(work)
 
 
-@pytest.mark.parametrize("body", ["print('x')", "table_console().print('x')", "raise BrokenPipeError"])
+@pytest.mark.parametrize(
+    "body", ["print('x')", "table_console().print('x')", "raise BrokenPipeError"]
+)
 def test_command_without_standard_output(run_python, body):
     script = APP.format(body=f"from byov.cli.terminal import table_console; {body}")
     done = run_python(
-        f"import os, sys; python = sys.executable; os.close(1); os.execv(python, [python, '-c', {script!r}])"
+        "import os, sys; python = sys.executable; os.close(1); os.execv(python, [python, '-c', "
+        f"{script!r}])"
     )
     assert (done.stdout, done.stderr, done.returncode) == ("", "", int(body.startswith("raise")))
 
@@ -85,7 +102,11 @@ def test_help_at_80_columns_cuts_nothing(typed, monkeypatch, command):
     ],
 )
 def test_shells_complete_values(typed, tmp_path, monkeypatch, words, values):
-    for path in ("features/toy/manifest.json", "features/cups/manifest.json", "runs/first/config.json"):
+    for path in (
+        "features/toy/manifest.json",
+        "features/cups/manifest.json",
+        "runs/first/config.json",
+    ):
         write_file(tmp_path / path, "{}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("_BYOV_TRAIN_COMPLETE", "complete_bash")
@@ -107,8 +128,14 @@ def test_shells_complete_values(typed, tmp_path, monkeypatch, words, values):
         ("byov-train --ratio 30", "such as 0.3"),
         ("byov-train --ratio 30%", "such as 0.3"),
         ("byov-train --ratio abc", "such as 0.3"),
-        ("byov-train --features-dir .", "has no features. Extract some: byov-extract --dataset demo"),
-        ("byov-train --features-dir /proc/1", "has no features. Extract some: byov-extract --dataset demo"),
+        (
+            "byov-train --features-dir .",
+            "has no features. Extract some: byov-extract --dataset demo",
+        ),
+        (
+            "byov-train --features-dir /proc/1",
+            "has no features. Extract some: byov-extract --dataset demo",
+        ),
         ("byov-eval --task tau --run ../evil", "letters, digits and .-_"),
         ("byov-eval --task tau", "create one with byov-extract"),
         ("byov-eval --task retreival", "retrieval"),
@@ -127,7 +154,10 @@ def test_shells_complete_values(typed, tmp_path, monkeypatch, words, values):
         ("byov-extract --folder notes.txt", "Pass the folder that contains the videos"),
         ("byov-extract --lerobot notes.txt", "folder of a LeRobot dataset"),
         ("byov-extract --dataset pour_milk --datasets-dir files", "is missing or not a folder"),
-        ("byov-extract --dataset demo --encoder files/pour_milk", "neither a folder nor a Hugging Face id"),
+        (
+            "byov-extract --dataset demo --encoder files/pour_milk",
+            "neither a folder nor a Hugging Face id",
+        ),
         ("byov-sweep paper --out notes.txt", "Choose another output with --out"),
         ("byov-export run model.onnx --frames model.onnx", "--frames"),
         ("byov-runs lst", "Did you mean 'ls'? See"),
@@ -155,7 +185,9 @@ def test_command_without_arguments_shows_its_help(typed):
     assert "verify" in done.out
 
 
-@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), FileNotFoundError(2, "No such file")])
+@pytest.mark.parametrize(
+    "error", [PermissionError(13, "Permission denied"), FileNotFoundError(2, "No such file")]
+)
 def test_unusable_folder_names_the_option_that_moves_it(call, tmp_path, error):
     app = common.App()
 
@@ -165,22 +197,31 @@ def test_unusable_folder_names_the_option_that_moves_it(call, tmp_path, error):
         raise error
 
     ran = call(app, "byov-work")
-    expected = f"error: {tmp_path}/a/config.json: {error.strerror}. Choose another folder with --runs-dir\n"
+    expected = (
+        f"error: {tmp_path}/a/config.json: {error.strerror}. Choose another folder with "
+        "--runs-dir\n"
+    )
     assert (ran.code, ran.err) == (1, expected)
 
 
 def test_folders_of_outputs_are_checked_first(tmp_path):
     common.check_outputs([tmp_path / "new" / "a.html"], (), overwrite=False)
     (tmp_path / "file").touch()
-    with pytest.raises(common.UsageError, match=r"is a file, not a folder\. Choose another output with --out"):
+    with pytest.raises(
+        common.UsageError, match=r"is a file, not a folder\. Choose another output with --out"
+    ):
         common.check_folder(tmp_path / "file" / "new", "--out")
-    with pytest.raises(common.UsageError, match=r"/proc: not writable \(.*\)\. Choose another output with -o"):
+    with pytest.raises(
+        common.UsageError, match=r"/proc: not writable \(.*\)\. Choose another output with -o"
+    ):
         common.check_outputs([Path("/proc/new/a.html")], (), overwrite=False)
 
 
 @pytest.fixture
 def configured(call, tmp_path):
-    """Run a command that prints its option values, with `text` in its --config file (None for no file)."""
+    """Run a command that prints its option values, with `text` in its --config file (None for no
+    file).
+    """
     app = common.App()
 
     @app.command()

@@ -31,9 +31,16 @@ def write_run(runs_dir):
     def write(name, done=4, *, age_seconds=0, **settings):
         folder = runs_dir / name
         (folder / "checkpoint").mkdir(parents=True)
-        records = [{"epoch": epoch, "step": epoch, "tau": 0.1, "both": 0.9 - epoch / 10} for epoch in range(done + 1)]
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-        config = {"settings": {"method": "byov", "epochs": 4, "select": "both", "lr": 0.001} | settings}
+        records = [
+            {"epoch": epoch, "step": epoch, "tau": 0.1, "both": 0.9 - epoch / 10}
+            for epoch in range(done + 1)
+        ]
+        (folder / "metrics.jsonl").write_text(
+            "".join(json.dumps(record) + "\n" for record in records)
+        )
+        config = {
+            "settings": {"method": "byov", "epochs": 4, "select": "both", "lr": 0.001} | settings
+        }
         (folder / "config.json").write_text(json.dumps(config | {"training": TRAINING}))
         os.utime(folder / "config.json", (1_000_000 - age_seconds,) * 2)
         for step in (1, 2):
@@ -56,14 +63,28 @@ def test_runs_are_listed_newest_first(byov_runs, write_run):
     ran = byov_runs()
     assert ran.code == 0, ran.err
     heading, half, done = ran.out.splitlines()
-    assert heading.split() == ["run", "method", "recipe", "dataset", "epoch", "state", "best", "val", "size"]
+    assert heading.split() == [
+        "run",
+        "method",
+        "recipe",
+        "dataset",
+        "epoch",
+        "state",
+        "best",
+        "val",
+        "size",
+    ]
     assert half.split()[:8] == ["half", "byov", "paper", "demo", "2", "of", "4", "stopped"]
-    assert half.split()[8:10] == ["both", "0.8000"]  # the score of the untrained model (epoch 0) is ignored
+    # The score of the untrained model (epoch 0) is ignored.
+    assert half.split()[8:10] == ["both", "0.8000"]
     assert done.split()[6] == "finished"  # the recipe is empty, since only byov has recipes
     first, second = byov_runs("ls", "--json").json
     assert byov_runs("--json").json == [first, second]
     assert (first["run"], first["epoch"], first["epochs"], first["best"]) == ("half", 2, 4, 0.8)
-    assert [(run["method"], run["recipe"]) for run in (first, second)] == [("byov", "paper"), ("tcc", None)]
+    assert [(run["method"], run["recipe"]) for run in (first, second)] == [
+        ("byov", "paper"),
+        ("tcc", None),
+    ]
     assert second["bytes"] > 200
 
 
@@ -104,23 +125,41 @@ def test_compare_includes_data_and_selection_metric(byov_runs, write_run):
         "selected by": ["both", "tau"],
     }
     config.write_text(config.read_text().replace('"select": "both"', '"select": "last"'))
-    assert byov_runs("compare", "a", "b", "--json").json["different"]["selected by"] == ["both", "last"]
+    assert byov_runs("compare", "a", "b", "--json").json["different"]["selected by"] == [
+        "both",
+        "last",
+    ]
 
 
 def test_settings_are_a_config_file_for_train(byov_runs, write_run):
-    """Check that keys are option names, and that settings without an option or a value are left out."""
-    config = write_run("a", crop=[0.5, 1.0], self_view=True, attention_window=None, norm="before") / "config.json"
+    """Check that keys are option names, and that settings without an option or a value are left
+    out.
+    """
+    config = (
+        write_run("a", crop=[0.5, 1.0], self_view=True, attention_window=None, norm="before")
+        / "config.json"
+    )
     assert tomllib.loads(byov_runs("settings", "a").out) == {
-        **{"dataset": "demo", "encoder": "random/tiny", "ratio": 0.3, "method": "byov", "epochs": 4, "lr": 0.001},
+        **{
+            "dataset": "demo",
+            "encoder": "random/tiny",
+            "ratio": 0.3,
+            "method": "byov",
+            "epochs": 4,
+            "lr": 0.001,
+        },
         **{"select": "both", "crop": [0.5, 1.0], "self": True},
     }
-    config.write_text(config.read_text().replace("random--tiny", "copied"))  # a folder name other than the default
+    # A folder name other than the default.
+    config.write_text(config.read_text().replace("random--tiny", "copied"))
     assert tomllib.loads(byov_runs("settings", "a").out)["encoder"] == "copied"
 
 
 @pytest.mark.parametrize("subcommand", ["delete", "prune"])
 @pytest.mark.parametrize("answer", ["n\n", ""], ids=["no", "none"])
-def test_nothing_is_deleted_without_confirmation(byov_runs, write_run, monkeypatch, subcommand, answer):
+def test_nothing_is_deleted_without_confirmation(
+    byov_runs, write_run, monkeypatch, subcommand, answer
+):
     folder = write_run("a")
     monkeypatch.setattr("sys.stdin", io.StringIO(answer))
     ran = byov_runs(subcommand, "a")
@@ -129,7 +168,8 @@ def test_nothing_is_deleted_without_confirmation(byov_runs, write_run, monkeypat
 
 
 def test_delete(byov_runs, write_run):
-    deleted, kept = write_run("a"), write_run("b")
+    deleted = write_run("a")
+    kept = write_run("b")
     assert byov_runs("delete", "a", "--yes").code == 0
     assert not deleted.exists()
     assert kept.exists()
@@ -146,7 +186,8 @@ def test_running_run_is_not_deleted(byov_runs, write_run, runs_dir):
 
 
 def test_prune_deletes_checkpoints_of_finished_runs_only(byov_runs, write_run):
-    done, half = write_run("done"), write_run("half", 2)
+    done = write_run("done")
+    half = write_run("half", 2)
     assert "half: kept" in byov_runs("prune", "half", "--yes").err
     assert byov_runs("prune", "--yes").out == "done: 200 B freed\n"
     assert list((done / "checkpoint").iterdir()) == []
@@ -175,11 +216,17 @@ def test_unfinished_run_is_described_with_how_to_resume(write_run, runs_dir, cap
     assert "byov-train --run half --resume" in message
 
 
-@pytest.mark.parametrize("text", ["", "not JSON\n", "[1]\n", '{"epoch": "x"}\n', f'{{"epoch": {10**400}}}\n', "\xff"])
+@pytest.mark.parametrize(
+    "text", ["", "not JSON\n", "[1]\n", '{"epoch": "x"}\n', f'{{"epoch": {10**400}}}\n', "\xff"]
+)
 def test_unreadable_metrics_have_no_epoch(text, write_run, runs_dir):
     (write_run("half", 2) / "metrics.jsonl").write_bytes(text.encode("latin-1"))
     run = read_run(runs_dir, "half")
-    assert (read_progress(run).epoch, read_progress(run).best, unfinished_text(run)) == (None, None, None)
+    assert (read_progress(run).epoch, read_progress(run).best, unfinished_text(run)) == (
+        None,
+        None,
+        None,
+    )
 
 
 def test_numbers_of_changed_metrics_are_not_shown(byov_runs, write_run):
@@ -191,7 +238,9 @@ def test_numbers_of_changed_metrics_are_not_shown(byov_runs, write_run):
     assert [(run["epoch"], run["best"]) for run in byov_runs("--json").json] == [(4, 0.8)]
     metrics.write_text(metrics.read_text().replace("0.8", "0.9", 1))
     ran = byov_runs("--json")
-    assert [(run["state"], run["epoch"], run["best"]) for run in ran.json] == [("finished", None, None)]
+    assert [(run["state"], run["epoch"], run["best"]) for run in ran.json] == [
+        ("finished", None, None)
+    ]
     assert "done: epoch and best score unknown, metrics.jsonl is damaged" in ran.err
     assert "0.9" not in byov_runs().out
 
@@ -199,7 +248,10 @@ def test_numbers_of_changed_metrics_are_not_shown(byov_runs, write_run):
 def test_non_finite_scores_are_ignored(byov_runs, write_run):
     folder = write_run("half", 2, select=["both"])
     with (folder / "metrics.jsonl").open("a") as file:
-        file.write(f'{{"epoch": 3, "tau": {10**400}}}\n{{"epoch": 3, "tau": NaN}}\n{{"epoch": 3, "tau": Infinity}}\n')
+        file.write(
+            f'{{"epoch": 3, "tau": {10**400}}}\n{{"epoch": 3, "tau": NaN}}\n{{"epoch": 3, "tau": '
+            "Infinity}\n"
+        )
     ran = byov_runs()
     assert (ran.code, "3 of 4" in ran.out, "tau 0.1000" in ran.out) == (0, True, True), ran
 
@@ -207,5 +259,7 @@ def test_non_finite_scores_are_ignored(byov_runs, write_run):
 def test_size_ignores_files_that_disappear(write_run, monkeypatch):
     """Check that temporary files that vanish during training are not counted."""
     folder = write_run("busy", 2)
-    monkeypatch.setattr(os, "walk", lambda top: [(top, [], ["config.json", ".metrics.jsonl.partial"])])
+    monkeypatch.setattr(
+        os, "walk", lambda top: [(top, [], ["config.json", ".metrics.jsonl.partial"])]
+    )
     assert size_bytes(folder) == (folder / "config.json").stat().st_size

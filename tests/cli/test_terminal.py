@@ -16,7 +16,10 @@ LOGGER = logging.getLogger("byov.tests")
 
 @pytest.fixture
 def make_terminal(monkeypatch):
-    """Replace standard error with a fake terminal and return it. Call it in the test, not in a fixture."""
+    """Replace standard error with a fake terminal and return it.
+
+    Call it in the test, not in a fixture.
+    """
 
     def replace():
         stream = io.StringIO()

@@ -13,7 +13,9 @@ from byov.cli.videos import keep_freed_memory
 
 kept = keep_freed_memory()
 libc = ctypes.CDLL(None)
-libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
+libc.malloc.restype = ctypes.c_void_p
+libc.malloc.argtypes = [ctypes.c_size_t]
+libc.free.argtypes = [ctypes.c_void_p]
 faults = []
 
 def work():
@@ -43,7 +45,9 @@ print(kept, faults[2] < faults[0] / 10)
 def test_freed_memory_is_kept_unless_the_environment_configures_malloc(
     run_python, monkeypatch, clean_environment, environment, kept
 ):
-    for name in [name for name in clean_environment if name.startswith("MALLOC_") or name == "GLIBC_TUNABLES"]:
+    for name in [
+        name for name in clean_environment if name.startswith("MALLOC_") or name == "GLIBC_TUNABLES"
+    ]:
         monkeypatch.delitem(clean_environment, name)
     assert run_python(REUSE, **environment).stdout == f"{kept} {kept}\n"
 

@@ -42,12 +42,21 @@ def byov_sweep(call, tmp_path, monkeypatch):
     experiments.mkdir()
     (experiments / "benchmark.toml").write_text(GRID)
     monkeypatch.setattr(paper_tables, "EXPERIMENTS", experiments)
-    options = ("--runs-dir", tmp_path / "runs", "--features-dir", tmp_path / "features", "--workers", 1)
+    options = (
+        "--runs-dir",
+        tmp_path / "runs",
+        "--features-dir",
+        tmp_path / "features",
+        "--workers",
+        1,
+    )
     return lambda *arguments: call(main, "byov-sweep", "benchmark", *arguments, *options)
 
 
 def test_the_shipped_benchmark_has_every_method(tmp_path):
-    runs = plan_runs([shipped_grid("benchmark", tmp_path, PaperChoice())], tmp_path, allow_missing=True)
+    runs = plan_runs(
+        [shipped_grid("benchmark", tmp_path, PaperChoice())], tmp_path, allow_missing=True
+    )
     assert {run.settings.method for run in runs} == METHODS.keys()
     # byov is run with two recipes, and timeline also with --online and one seed
     assert len(runs) == 6 * (3 * (len(METHODS) + 1) + 1)
@@ -85,15 +94,25 @@ def test_benchmark_means_counts_and_resumes(byov_sweep, tmp_path):
                 for row in document["protocols"][protocol]["rows"]
                 if row["name"] == name
             ]
-            assert rows[name]["scores"]["classification"]["regular"] == pytest.approx(sum(values) / 2)
+            assert rows[name]["scores"]["classification"]["regular"] == pytest.approx(
+                sum(values) / 2
+            )
         assert "deviation" in rows["BYOV"]["details"]["classification/regular"]
         assert "deviation" not in rows["Time only"]["details"].get("classification/regular", {})
-        assert rows["BYOV"]["scores"]["ahead"].keys() == {"frozen", "standardized", "time", "untrained"}
+        assert rows["BYOV"]["scores"]["ahead"].keys() == {
+            "frozen",
+            "standardized",
+            "time",
+            "untrained",
+        }
         assert rows["Time only"]["scores"]["ahead"].keys() == {"frozen", "standardized"}
-        own, clock = rows["BYOV"]["scores"], rows["Time only"]["scores"]
+        own = rows["BYOV"]["scores"]
+        clock = rows["Time only"]["scores"]
         pairs = [(own["classification"], clock["classification"])]
         pairs += [(own["retrieval"]["map@10"], clock["retrieval"]["map@10"])]
-        ahead += sum(score > other[setting] for scores, other in pairs for setting, score in scores.items())
+        ahead += sum(
+            score > other[setting] for scores, other in pairs for setting, score in scores.items()
+        )
     assert 0 < own["ahead"]["time"] == ahead < 12
     text = (tmp_path / "out/results.md").read_text()
     titles = [line for line in text.splitlines() if line.startswith("**")]

@@ -9,14 +9,21 @@ from byov.errors import SweepError
 
 @pytest.fixture
 def names(folders):
-    return lambda **grid: [run.name for run in plan_runs([parse_grid(grid, "grid.toml")], folders.features)]
+    return lambda **grid: [
+        run.name for run in plan_runs([parse_grid(grid, "grid.toml")], folders.features)
+    ]
 
 
 def test_every_combination_is_a_run(folders):
-    grid = parse_grid({"ratio": [0.3, 1.0], "seed": [0, 1], "method": ["byov", "tcc"], "lr": 1e-3}, "grid.toml")
+    grid = parse_grid(
+        {"ratio": [0.3, 1.0], "seed": [0, 1], "method": ["byov", "tcc"], "lr": 1e-3}, "grid.toml"
+    )
     runs = plan_runs([grid], folders.features)
     assert {(run.ratio, run.settings.seed, run.settings.method) for run in runs} == {
-        (ratio, seed, method) for ratio in (0.3, 1.0) for seed in (0, 1) for method in ("byov", "tcc")
+        (ratio, seed, method)
+        for ratio in (0.3, 1.0)
+        for seed in (0, 1)
+        for method in ("byov", "tcc")
     }
     assert {run.settings.lr for run in runs} == {1e-3}
     assert len({run.name for run in runs}) == 8
@@ -56,12 +63,21 @@ def test_the_name_of_a_grid_replaces_common_settings(names):
     assert names(name="small", latent=64, runs=[{}, {"latent": [32, 256]}]) == [
         "toy-paper-r0.3-small-s0",
         "toy-paper-r0.3-small-latent32-s0",
-        "toy-paper-r0.3-small-latent256-s0",  # the name lists 256, although it is the method's default
+        # The name lists 256, although it is the method's default.
+        "toy-paper-r0.3-small-latent256-s0",
     ]
 
 
 def test_long_names_end_in_a_digest(names):
-    many = {"latent": 64, "depth": 3, "decoder_depth": 2, "heads": 8, "epochs": 17, "batch_size": 3, "lr": 0.00123}
+    many = {
+        "latent": 64,
+        "depth": 3,
+        "decoder_depth": 2,
+        "heads": 8,
+        "epochs": 17,
+        "batch_size": 3,
+        "lr": 0.00123,
+    }
     many |= {"weight_decay": 0.01234, "warmup": 3.25, "validate_every": 7, "select": "trimmed"}
     first, second = names(**many, mask_cross=[0.61, 0.62])
     assert len(first) <= MAX_NAME_LENGTH
@@ -89,13 +105,18 @@ def test_pairs_and_none_are_values(folders):
 
 def test_settings_are_those_of_the_dataset_in_the_cache(tmp_path):
     make_cache(tmp_path, "tennis_forehand")
-    grid = parse_grid({"method": "ae2-alignment", "frames": 20}, "grid.toml")  # invalid with the default subset of 30
+    # Invalid with the default subset of 30.
+    grid = parse_grid({"method": "ae2-alignment", "frames": 20}, "grid.toml")
     assert [run.settings.subset for run in plan_runs([grid], tmp_path)] == [10]
 
 
 def test_titles_name_the_settings_that_differ(folders):
     grid = parse_grid(
-        {"seed": [0, 1], "epochs": 5, "runs": [{"mask_self": [0.4, 0.6]}, {"method": "tcc", "title": "TCC at {lr}"}]},
+        {
+            "seed": [0, 1],
+            "epochs": 5,
+            "runs": [{"mask_self": [0.4, 0.6]}, {"method": "tcc", "title": "TCC at {lr}"}],
+        },
         "grid.toml",
     )
     assert list(dict.fromkeys(run.title for run in plan_runs([grid], folders.features))) == [
@@ -119,10 +140,16 @@ def test_titles_name_the_settings_that_differ(folders):
         ('dataset = "other"', "no dataset 'other'"),
         ("method = {a = 1}", "method is {'a': 1}; it must be a string"),
         ('name = "../up"', "name '../up' cannot be a file name"),
-        ("dataset = toy", "not a readable TOML file (Invalid value (at line 1, column 11)). Text needs quotes"),
+        (
+            "dataset = toy",
+            "not a readable TOML file (Invalid value (at line 1, column 11)). Text needs quotes",
+        ),
         ("# no settings", "is empty"),
         ("seed = " + "[" * 5000, "not a readable TOML file"),
-        ('[evaluation]\ntasks = ["clasification"]', "unknown task clasification; choose from classification"),
+        (
+            '[evaluation]\ntasks = ["clasification"]',
+            "unknown task clasification; choose from classification",
+        ),
         ("[evaluation]\nbootstraps = 3", "'bootstraps' in evaluation is unknown"),
     ],
 )

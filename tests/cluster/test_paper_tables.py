@@ -8,7 +8,13 @@ from tests.cluster.tiny_sweeps import make_cache, sweep_inline
 from byov.cli.sweep import main
 from byov.cluster import paper_tables
 from byov.cluster.grids import Folders, plan_runs
-from byov.cluster.paper_tables import EXPERIMENTS, PAPER_TABLES, PaperChoice, paper_results, plan_paper
+from byov.cluster.paper_tables import (
+    EXPERIMENTS,
+    PAPER_TABLES,
+    PaperChoice,
+    paper_results,
+    plan_paper,
+)
 from byov.errors import SweepError
 from byov.evaluate.published import published_rows
 from byov.report.content import ScoreCurve, ScorePanel
@@ -21,7 +27,9 @@ ABLATIONS = ("components", "stm-ratio", "mask-self", "mask-cross", "latent")
 
 @pytest.fixture(scope="module")
 def features(tmp_path_factory):
-    """Cache with CLIP features of Break Eggs and Pour Milk, and another dataset with two other encoders."""
+    """Cache with CLIP features of Break Eggs and Pour Milk, and another dataset with two other
+    encoders.
+    """
     root = tmp_path_factory.mktemp("paper") / "features"
     make_cache(root, "break_eggs", CLIP, ratios=RATIOS)
     make_cache(root, "pour_milk", CLIP)
@@ -32,7 +40,9 @@ def features(tmp_path_factory):
 
 def planned(features, *names, **choice):
     plan = plan_paper(names, features, PaperChoice(**choice))
-    runs = plan_runs([grid for grids in plan.values() for grid in grids], features, allow_missing=True)
+    runs = plan_runs(
+        [grid for grids in plan.values() for grid in grids], features, allow_missing=True
+    )
     return [run for run in runs if not run.missing]
 
 
@@ -47,7 +57,14 @@ def test_every_experiment_belongs_to_a_table():
 
 def test_table_1_has_every_learned_row(features):
     runs = planned(features, "table-1")
-    unpaired = ["TCN (single-view)", "CARL", "TCC", "GTA", "AE2 alignment loss, no object encoder", "BYOV"]
+    unpaired = [
+        "TCN (single-view)",
+        "CARL",
+        "TCC",
+        "GTA",
+        "AE2 alignment loss, no object encoder",
+        "BYOV",
+    ]
     assert set(titles(runs)) == {"ActorObserverNet", "TCN (multi-view)", *unpaired}
     assert titles(runs, "pour_milk") == unpaired
     assert {run.dataset for run in runs} == {"break_eggs", "pour_milk"}
@@ -59,7 +76,11 @@ def test_ablations_have_the_rows_of_the_paper(features, table):
     runs = planned(features, table)
     assert titles(runs) == [row.name for row in published_rows("break_eggs", table)]
     assert published_rows("pour_milk", table) == []
-    default = next(run for run in planned(features, "table-1") if run.title == "BYOV" and run.dataset == "break_eggs")
+    default = next(
+        run
+        for run in planned(features, "table-1")
+        if run.title == "BYOV" and run.dataset == "break_eggs"
+    )
     assert default.name in {run.name for run in runs}  # shared with Table 1, so trained only once
 
 
@@ -76,7 +97,16 @@ def test_ablations_change_the_named_setting(features):
 
 def test_a_dry_run_names_missing_features_once(features, call, tmp_path):
     options = ("--seeds", 1, "--features-dir", features, "--runs-dir", tmp_path)
-    ran = call(main, "byov-sweep", "paper", "--tables", "backbones,charades-ego", "--small", "--dry-run", *options)
+    ran = call(
+        main,
+        "byov-sweep",
+        "paper",
+        "--tables",
+        "backbones,charades-ego",
+        "--small",
+        "--dry-run",
+        *options,
+    )
     assert ran.code == 0
     assert ran.err.count(f"byov-extract --dataset charades_ego --encoder {CLIP}") == 1
     assert ran.err.count("byov-extract --dataset break_eggs --encoder microsoft/resnet-50") == 1
@@ -85,10 +115,19 @@ def test_a_dry_run_names_missing_features_once(features, call, tmp_path):
 
 
 def test_another_dataset_replaces_those_of_the_paper(features):
-    runs = planned(features, "table-1", "latent", datasets=("mine",), encoder="random/tiny", seeds=2, small=True)
+    runs = planned(
+        features,
+        "table-1",
+        "latent",
+        datasets=("mine",),
+        encoder="random/tiny",
+        seeds=2,
+        small=True,
+    )
     assert {(run.dataset, run.encoder_folder) for run in runs} == {("mine", "random--tiny")}
     byov = [run for run in runs if run.settings.method == "byov"]
-    assert {run.settings.latent for run in byov} == {64, 128, 256, 512}  # the setting that the table varies
+    # The setting that the table varies.
+    assert {run.settings.latent for run in byov} == {64, 128, 256, 512}
     assert {run.settings.depth for run in byov} == {2}
     assert {run.settings.seed for run in runs} == {0, 1}
     assert "mine-paper-random--tiny-r0.3-small-s0" in {run.name for run in runs}

@@ -1,4 +1,6 @@
-"""Test that `byov-extract --cluster` writes the same files as a single process, even if workers or machines die."""
+"""Test that `byov-extract --cluster` writes the same files as a single process, even if workers or
+machines die.
+"""
 
 import json
 import os
@@ -32,7 +34,8 @@ POISON = """
 import os, signal, sys
 
 def look(event, arguments):
-    if event == "open" and str(arguments[0]).endswith("/v6.mp4") and "default_worker.py" in " ".join(sys.orig_argv):
+    is_worker = "default_worker.py" in " ".join(sys.orig_argv)
+    if is_worker and event == "open" and str(arguments[0]).endswith("/v6.mp4"):
         descriptor = os.open(os.environ["DEATHS"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.write(descriptor, b"x")
         os.kill(os.getpid(), signal.SIGKILL)
@@ -52,7 +55,15 @@ def start(ray):
     """Return a function that starts byov-extract."""
 
     def start(table, features, *options):
-        words = ("--manifest", table, "--encoder", "random/tiny", "--features-dir", features, *options)
+        words = (
+            "--manifest",
+            table,
+            "--encoder",
+            "random/tiny",
+            "--features-dir",
+            features,
+            *options,
+        )
         return ray.start("byov-extract", *words, cwd=table.parent)
 
     return start
@@ -78,7 +89,9 @@ def busy_worker(process, features):
 @needs_ray
 @pytest.mark.slow
 def test_a_broken_video_and_one_that_kills_its_worker_fail_alone(ray, start, make_videos, tmp_path):
-    table, features, deaths = make_videos([90, 130, 1, 64, 65, 70, 400]), tmp_path / "features", tmp_path / "deaths"
+    table = make_videos([90, 130, 1, 64, 65, 70, 400])
+    features = tmp_path / "features"
+    deaths = tmp_path / "deaths"
     (table.parent / "v3.mp4").write_bytes(b"not a video at all")
     assert finish(start(table, tmp_path / "reference"))[0] == 1
     (tmp_path / "sitecustomize.py").write_text(POISON)
@@ -90,7 +103,8 @@ def test_a_broken_video_and_one_that_kills_its_worker_fail_alone(ray, start, mak
     assert len(deaths.read_bytes()) == MAX_LOSSES  # the largest video has a chunk of its own
 
     failures, reference_failures = (
-        json.loads((folder / FEATURES / "failures.json").read_text()) for folder in (features, tmp_path / "reference")
+        json.loads((folder / FEATURES / "failures.json").read_text())
+        for folder in (features, tmp_path / "reference")
     )
     assert sorted(failures) == ["v3", "v6"]
     assert failures["v3"] == reference_failures["v3"]
@@ -98,13 +112,15 @@ def test_a_broken_video_and_one_that_kills_its_worker_fail_alone(ray, start, mak
     summary = json.loads(out)
     assert (summary["extracted_videos"], sorted(summary["failures"])) == (5, ["v3", "v6"])
 
-    found, reference = contents(features), contents(tmp_path / "reference")
+    found = contents(features)
+    reference = contents(tmp_path / "reference")
     good = {name for name in reference if name.endswith(".h5")} - {str(FEATURES / "ego/v6.h5")}
     assert len(good) == 5
     assert {name: found[name] for name in good} == {name: reference[name] for name in good}
     assert {name for name in found if name.endswith((".h5", ".partial"))} == good
 
-    _, out, _ = finish(start(table, features, "--json"))  # a single process completes the extraction
+    # A single process completes the extraction.
+    _, out, _ = finish(start(table, features, "--json"))
     assert json.loads(out)["extracted_videos"] == 1
     assert contents(features / "mine") == contents(tmp_path / "reference/mine")
     assert [file for file in verify_folder(features / FEATURES) if file.problem] == []
@@ -117,7 +133,9 @@ def table(make_videos):
 
 @pytest.fixture
 def check_complete(start, table, tmp_path):
-    """Return a function that checks that an extraction to tmp_path/f wrote the same files as a single process."""
+    """Return a function that checks that an extraction to tmp_path/f wrote the same files as a
+    single process.
+    """
 
     def check(code, out, err):
         assert code == 0, err
@@ -134,7 +152,8 @@ def check_complete(start, table, tmp_path):
 def test_lost_work_is_redone(start, machines, table, check_complete, tmp_path, lost):
     machines.restore()
     process = start(table, tmp_path / "f", "--cluster", machines.address, "--json")
-    raylet, worker = machines.raylet(), 0
+    raylet = machines.raylet()
+    worker = 0
     while worker not in descendants(raylet):  # until a worker on the second machine is busy
         worker = busy_worker(process, tmp_path / "f")
     if lost == "machine":
@@ -162,7 +181,9 @@ def test_a_machine_without_the_videos_is_refused(start, machines, table, tmp_pat
 @needs_ray
 @pytest.mark.slow
 def test_workers_that_do_not_fit_are_refused(start, table, tmp_path):
-    code, _, err = finish(start(table, tmp_path / "f", "--cluster", "local", "--cpus-per-worker", 999))
+    code, _, err = finish(
+        start(table, tmp_path / "f", "--cluster", "local", "--cpus-per-worker", 999)
+    )
     assert code == 2
     (line,) = err.splitlines()
     assert "free for a worker" in line
@@ -193,7 +214,9 @@ def test_a_killed_extraction_resumes(start, machines, table, check_complete, tmp
     ids=lambda pair: pair[0],
 )
 def test_options_that_do_not_go_together(call, tmp_path, options):
-    ran = call(main, "byov-extract", "--manifest", tmp_path / "none.csv", "--cluster", "local", *options)
+    ran = call(
+        main, "byov-extract", "--manifest", tmp_path / "none.csv", "--cluster", "local", *options
+    )
     assert ran.code == 2
     assert ran.err.count("\n") == 1
 
@@ -226,5 +249,7 @@ def test_chunks_hold_every_video_once(tmp_path):
         found = split_jobs(jobs[:count], workers)
         assert len(found) == chunks
         assert max(map(len, found)) <= MAX_VIDEOS
-        assert sorted(job.video.id for chunk in found for job in chunk) == sorted(job.video.id for job in jobs[:count])
+        assert sorted(job.video.id for chunk in found for job in chunk) == sorted(
+            job.video.id for job in jobs[:count]
+        )
         assert found[0][0] is jobs[count - 1]  # the largest video

@@ -1,4 +1,6 @@
-"""Test that `byov-sweep --cluster` writes the same files as a single process, even if workers or machines die."""
+"""Test that `byov-sweep --cluster` writes the same files as a single process, even if workers or
+machines die.
+"""
 
 import json
 import os
@@ -7,7 +9,15 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from tests.cluster.tiny_sweeps import NAMES, contents, make_folders, states, sweep_inline, wait_for_epochs, write_grid
+from tests.cluster.tiny_sweeps import (
+    NAMES,
+    contents,
+    make_folders,
+    states,
+    sweep_inline,
+    wait_for_epochs,
+    write_grid,
+)
 from tests.ray_processes import descendants
 
 from byov.cluster.grids import read_grid
@@ -31,12 +41,16 @@ def reference(tmp_path_factory):
 def start(ray, reference, tmp_path):
     """Return a function that starts byov-sweep with runs in tmp_path/runs."""
     folders = ("--features-dir", reference / "features", "--runs-dir", tmp_path / "runs", "--json")
-    return lambda *options: ray.start("byov-sweep", reference / "grid.toml", *options, *folders, cwd=tmp_path)
+    return lambda *options: ray.start(
+        "byov-sweep", reference / "grid.toml", *options, *folders, cwd=tmp_path
+    )
 
 
 @pytest.fixture
 def check_finished(reference, tmp_path):
-    """Return a function that waits for a sweep, compares its runs with the reference, and returns its messages."""
+    """Return a function that waits for a sweep, compares its runs with the reference, and returns
+    its messages.
+    """
 
     def check(process):
         out, err = process.communicate(timeout=600)
@@ -58,7 +72,8 @@ def check_finished(reference, tmp_path):
 def test_stopped_runs_resume_on_ray_or_in_local_processes(
     start, ray, tmp_path, check_finished, number, code, resumed_on
 ):
-    process, run = start("--cluster", "local", "--workers", 2), tmp_path / "runs" / NAMES[0]
+    process = start("--cluster", "local", "--workers", 2)
+    run = tmp_path / "runs" / NAMES[0]
     wait_for_epochs(process, run, 15)
     process.send_signal(number)
     out, err = process.communicate(timeout=120)

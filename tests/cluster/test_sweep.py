@@ -1,11 +1,22 @@
-"""Tests of sweeps in this process: training, skipping, resuming, scoring and tables of tiny runs."""
+"""Tests of sweeps in this process: training, skipping, resuming, scoring and tables of tiny
+runs.
+"""
 
 import json
 import shutil
 from dataclasses import asdict
 
 import pytest
-from tests.cluster.tiny_sweeps import NAMES, QUICK, TINY, InlineWorker, contents, make_folders, states, sweep_inline
+from tests.cluster.tiny_sweeps import (
+    NAMES,
+    QUICK,
+    TINY,
+    InlineWorker,
+    contents,
+    make_folders,
+    states,
+    sweep_inline,
+)
 from tests.factories import write_features
 
 from byov.cache.atomic import exclusive
@@ -20,7 +31,10 @@ from byov.evaluate.embeddings import RunEmbeddings
 from byov.evaluate.evaluation import evaluate
 from byov.train.run import train_run
 
-SEEDS = {"seed": [0, 1], "evaluation": {"tasks": ["retrieval", "tau"], "protocol": "both", "untrained": False}}
+SEEDS = {
+    "seed": [0, 1],
+    "evaluation": {"tasks": ["retrieval", "tau"], "protocol": "both", "untrained": False},
+}
 
 
 def make_grid(**settings):
@@ -29,7 +43,9 @@ def make_grid(**settings):
 
 @pytest.fixture
 def run(folders):
-    """Return a function that sweeps a grid of tiny runs and returns the planned runs and the result."""
+    """Return a function that sweeps a grid of tiny runs and returns the planned runs and the
+    result.
+    """
 
     def run(worker=None, *, retry=False, stop=lambda: False, **settings):
         return sweep_inline([make_grid(**settings)], folders, worker, retry=retry, stop=stop)
@@ -55,9 +71,12 @@ def finished(uninterrupted, folders):
 @pytest.mark.usefixtures("finished")
 def test_finished_runs_are_complete_and_not_touched_again(run, folders):
     def times():
-        return {path: path.stat().st_mtime_ns for path in folders.runs.rglob("*") if path.name != "lock"}
+        return {
+            path: path.stat().st_mtime_ns for path in folders.runs.rglob("*") if path.name != "lock"
+        }
 
-    before, worker = times(), InlineWorker()
+    before = times()
+    worker = InlineWorker()
     _, result = run(worker, **SEEDS)
     assert states(result) == ["finished"] * 2
     assert not set(NAMES) & set(worker.done)
@@ -93,7 +112,14 @@ def test_a_diverged_run_fails_alone_and_is_retried_on_request(run, folders):
 
 
 def test_a_run_that_cannot_start_leaves_its_name_free(folders):
-    common = {"dataset": "toy", "name": "tiny", "latent": 8, "frames": 6, "epochs": 2, "evaluation": QUICK}
+    common = {
+        "dataset": "toy",
+        "name": "tiny",
+        "latent": 8,
+        "frames": 6,
+        "epochs": 2,
+        "evaluation": QUICK,
+    }
     grid = parse_grid(common | {"method": "tcn", "tcn": ["multi", "single"]}, "grid.toml")
     _, result = sweep_inline([grid], folders)
     assert states(result) == ["failed", "finished"]  # the cache has no synchronized pairs
@@ -115,7 +141,9 @@ def test_a_resumed_sweep_equals_an_uninterrupted_one(run, uninterrupted, folders
 
 
 def test_a_run_of_so_many_steps_is_resumed_and_then_finished(folders):
-    grid = parse_grid({key: value for key, value in TINY.items() if key != "epochs"} | {"steps": 5}, "grid.toml")
+    grid = parse_grid(
+        {key: value for key, value in TINY.items() if key != "epochs"} | {"steps": 5}, "grid.toml"
+    )
     remaining = iter(range(2))
     worker = InlineWorker(lambda: next(remaining, None) is None)
     with pytest.raises(Interrupted):
@@ -134,7 +162,10 @@ def test_a_run_with_other_settings_is_refused(folders):
 
 
 def test_a_second_sweep_in_the_same_folder_is_refused(run, folders):
-    with exclusive(folders.runs / ".sweep" / "lock"), pytest.raises(SweepError, match="another sweep uses this folder"):
+    with (
+        exclusive(folders.runs / ".sweep" / "lock"),
+        pytest.raises(SweepError, match="another sweep uses this folder"),
+    ):
         run()
 
 
@@ -154,7 +185,8 @@ def test_scores_are_recomputed_when_damaged_or_of_other_inputs(run, folders):
     scores.write_bytes(before.replace(b'"value": 0.', b'"value": 0.1', 1))
     run(**SEEDS)
     assert scores.read_bytes() == before
-    fewer_tasks, other_split = InlineWorker(), InlineWorker()
+    fewer_tasks = InlineWorker()
+    other_split = InlineWorker()
     run(fewer_tasks)
     run(other_split, evaluation=QUICK | {"split": "val"})
     assert [NAMES[0] in worker.done for worker in (fewer_tasks, other_split)] == [False, True]
@@ -164,12 +196,16 @@ def test_scores_are_recomputed_when_damaged_or_of_other_inputs(run, folders):
 @pytest.mark.usefixtures("finished")
 def test_scores_follow_features_and_embeddings(run, folders):
     def scores():
-        return json.loads((folders.runs / NAMES[0] / SCORES_NAME).read_bytes())["rows"]["standard"]["scores"]
+        return json.loads((folders.runs / NAMES[0] / SCORES_NAME).read_bytes())["rows"]["standard"][
+            "scores"
+        ]
 
     def replace_features(video):
         path = folders.features / "toy" / "random--tiny" / "ego" / f"{video}.h5"
         write_features(
-            path, {key: read_array(path, f"merged/{key}")[::-1] for key in (0.3, 1.0)}, encoder="random/tiny"
+            path,
+            {key: read_array(path, f"merged/{key}")[::-1] for key in (0.3, 1.0)},
+            encoder="random/tiny",
         )
 
     before = scores()
@@ -178,12 +214,22 @@ def test_scores_follow_features_and_embeddings(run, folders):
     assert states(result) == ["failed"] * 2
     assert f"byov-train --run {NAMES[0]} --embed-only" in result.runs[0].detail
     for name in NAMES:
-        train_run(name, embed_only=True, features_dir=folders.features, runs_dir=folders.runs, device="cpu")
+        train_run(
+            name,
+            embed_only=True,
+            features_dir=folders.features,
+            runs_dir=folders.runs,
+            device="cpu",
+        )
     runs, result = run(**SEEDS)
     assert states(result) == ["finished"] * 2
     assert before != scores()
-    row = evaluate(RunEmbeddings(folders.runs, folders.features, NAMES[0]), runs[0].scope)["standard"]
-    assert scores() == json.loads(json.dumps({name: asdict(score) for name, score in row.scores.items()}))
+    row = evaluate(RunEmbeddings(folders.runs, folders.features, NAMES[0]), runs[0].scope)[
+        "standard"
+    ]
+    assert scores() == json.loads(
+        json.dumps({name: asdict(score) for name, score in row.scores.items()})
+    )
     replace_features("ego2")  # a val video
     _, result = run(**SEEDS)
     assert states(result) == ["failed"] * 2
@@ -199,7 +245,8 @@ def test_tables_have_means_over_seeds_and_baselines(run, folders):
         "Random features (tiny), merged 0.3",
         "Random features (tiny), merged 0.3, standardized",
         "Time only",
-        "Untrained: BYOV, paper (tiny, frozen), mask self 0.4, BYOV, paper (tiny, frozen), mask self 0.6",
+        "Untrained: BYOV, paper (tiny, frozen), mask self 0.4, BYOV, paper (tiny, frozen), mask "
+        "self 0.6",
         "BYOV, paper (tiny, frozen), mask self 0.4",
         "BYOV, paper (tiny, frozen), mask self 0.6",
     ]

@@ -5,7 +5,14 @@ import os
 import signal
 
 import pytest
-from tests.cluster.tiny_sweeps import NAMES, contents, states, sweep_inline, wait_for_epochs, write_grid
+from tests.cluster.tiny_sweeps import (
+    NAMES,
+    contents,
+    states,
+    sweep_inline,
+    wait_for_epochs,
+    write_grid,
+)
 
 from byov.cli.sweep import main
 from byov.cluster.grids import Folders, read_grid
@@ -45,15 +52,21 @@ def test_a_dry_run_lists_the_runs_and_writes_nothing(byov_sweep, folders, tmp_pa
     path = write_grid(tmp_path / "grid.toml", seed=[0, 1])
     ran = byov_sweep(path, "--dry-run")
     assert ran.code == 0
-    assert [line.partition(" (about ")[0] for line in ran.out.splitlines()] == [f"{name}: to train" for name in NAMES]
+    assert [line.partition(" (about ")[0] for line in ran.out.splitlines()] == [
+        f"{name}: to train" for name in NAMES
+    ]
     assert "expected time: about " in ran.err
     assert not folders.runs.exists()
     shown = byov_sweep(path, "--dry-run", "--json").json
-    assert [(run["run"], run["settings"]["seed"]) for run in shown] == [(NAMES[0], 0), (NAMES[1], 1)]
+    assert [(run["run"], run["settings"]["seed"]) for run in shown] == [
+        (NAMES[0], 0),
+        (NAMES[1], 1),
+    ]
 
 
 @pytest.mark.parametrize(
-    ("settings", "options"), [({"seed": []}, ()), ({}, ("--seeds", 2)), ({}, ("--small",)), ({}, ("b.toml",))]
+    ("settings", "options"),
+    [({"seed": []}, ()), ({}, ("--seeds", 2)), ({}, ("--small",)), ({}, ("b.toml",))],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(byov_sweep, tmp_path, settings, options):
     ran = byov_sweep(write_grid(tmp_path / "grid.toml", **settings), *options)

@@ -45,9 +45,15 @@ def workers():
 def test_results_exceptions_and_lost_workers(workers, code, tmp_path, caplog):
     caplog.set_level("INFO")
     started = str(tmp_path / "started")
-    count = f"with open({started!r}, 'a') as file: file.write('x')\nattempts = os.path.getsize({started!r})\n"
+    count = (
+        f"with open({started!r}, 'a') as file: file.write('x')\nattempts = "
+        f"os.path.getsize({started!r})\n"
+    )
     tasks = [
-        code("environment", "result = os.environ['OMP_NUM_THREADS'], os.environ['MKL_NUM_THREADS'], os.getpgid(0)"),
+        code(
+            "environment",
+            "result = os.environ['OMP_NUM_THREADS'], os.environ['MKL_NUM_THREADS'], os.getpgid(0)",
+        ),
         code("raises", "raise ValueError('wrong')"),
         code("poison", "os.kill(os.getpid(), 9)"),
         code("recovers", f"{count}if attempts < 3: os.kill(os.getpid(), 9)\nresult = attempts"),
@@ -67,7 +73,11 @@ def test_results_exceptions_and_lost_workers(workers, code, tmp_path, caplog):
 
 def test_split_tasks_run_instead_of_a_lost_one(workers, code):
     def split(task):
-        return [code(f"{task.name}{half}", "result = 'half'") for half in "ab"] if len(task.name) == 1 else []
+        return (
+            [code(f"{task.name}{half}", "result = 'half'") for half in "ab"]
+            if len(task.name) == 1
+            else []
+        )
 
     tasks = [code(name, "os.kill(os.getpid(), 9)") for name in "xy"]
     finished = {task.name: result for task, result, _ in run_tasks(workers, tasks, split=split)}

@@ -1,4 +1,6 @@
-"""Helpers to sweep tiny runs: a small cache, grids, and a worker that runs tasks in this process."""
+"""Helpers to sweep tiny runs: a small cache, grids, and a worker that runs tasks in this
+process.
+"""
 
 import json
 import subprocess
@@ -36,7 +38,10 @@ VIDEOS = {
 
 
 def make_cache(
-    features: Path, dataset: str = "toy", encoder: str = "random/tiny", ratios: Sequence[float] = (0.3, 1.0)
+    features: Path,
+    dataset: str = "toy",
+    encoder: str = "random/tiny",
+    ratios: Sequence[float] = (0.3, 1.0),
 ) -> None:
     write_cache(features, VIDEOS, dataset=dataset, encoder=encoder, width=8, ratios=ratios)
 
@@ -52,7 +57,12 @@ def write_grid(path: Path, runs: Sequence[dict[str, Any]] = (), **settings: Any)
     tables = [("", TINY | settings), ("[evaluation]", QUICK), *(("[[runs]]", run) for run in runs)]
     with path.open("w") as file:
         for heading, table in tables:
-            print(heading, *(f"{key} = {json.dumps(value)}" for key, value in table.items()), sep="\n", file=file)
+            print(
+                heading,
+                *(f"{key} = {json.dumps(value)}" for key, value in table.items()),
+                sep="\n",
+                file=file,
+            )
     return path
 
 
@@ -102,7 +112,9 @@ def states(result: SweepResult) -> list[str]:
 
 
 def wait_for_epochs(process: "subprocess.Popen[str]", run: Path, count: int) -> None:
-    """Wait until a process has trained a run for `count` epochs; fail if the run is already finished."""
+    """Wait until a process has trained a run for `count` epochs; fail if the run is already
+    finished.
+    """
     metrics = run / "metrics.jsonl"
     while not metrics.exists() or len(metrics.read_text().splitlines()) < count:
         assert process.poll() is None, f"ended early: {process.communicate()}"
@@ -111,7 +123,13 @@ def wait_for_epochs(process: "subprocess.Popen[str]", run: Path, count: int) -> 
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return a dict mapping file names in a folder tree to contents, without locks and checkpoints."""
+    """Return a dict mapping file names in a folder tree to contents, without locks and
+    checkpoints.
+    """
     files = read_files(folder).items()
     skipped = ("lock",)
-    return {name: content for name, content in files if not name.endswith(skipped) and "/checkpoint/" not in name}
+    return {
+        name: content
+        for name, content in files
+        if not name.endswith(skipped) and "/checkpoint/" not in name
+    }

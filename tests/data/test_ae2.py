@@ -14,7 +14,8 @@ PLACES = [(view, split) for split in SPLITS for view in VIEWS]
 
 def stem_of(view, split):
     other = "exo" if view == "ego" else "ego"
-    return f"{view}_lego_{other}_{split}"  # contains both views, so that only the folder determines the view
+    # Contains both views, so that only the folder determines the view.
+    return f"{view}_lego_{other}_{split}"
 
 
 STEMS = [stem_of(*place) for place in PLACES]
@@ -23,13 +24,19 @@ FIRST = STEMS[0]
 
 @pytest.fixture
 def build(tmp_path):
-    """Return a function that writes a dataset with one video per view and split, plus the videos listed in `more`."""
+    """Return a function that writes a dataset with one video per view and split, plus the videos
+    listed in `more`.
+    """
 
     def write(name, labels=None, more=()):
         videos = [(stem_of(*place), *place) for place in PLACES] + list(more)
         root = tmp_path / name
         for stem, view, split in videos:
-            write_file(root / view / f"{stem}.mp4" if name in LISTED_IN_CSV else root / split / view / f"{stem}.mp4")
+            write_file(
+                root / view / f"{stem}.mp4"
+                if name in LISTED_IN_CSV
+                else root / split / view / f"{stem}.mp4"
+            )
         for view, split in PLACES if name in LISTED_IN_CSV else ():
             lines = [f"{stem}.mp4\n" for stem, *place in videos if tuple(place) == (view, split)]
             write_file(root / view / f"{split}.csv", "".join(lines))
@@ -65,7 +72,10 @@ def test_list_dialects(lines, build):
 
 
 def test_other_files_are_ignored(build):
-    for name, files in (("break_eggs", ["ego/unlisted.mp4"]), ("pour_milk", ["train/ego/._a.mp4", "train/ego/a.txt"])):
+    for name, files in (
+        ("break_eggs", ["ego/unlisted.mp4"]),
+        ("pour_milk", ["train/ego/._a.mp4", "train/ego/a.txt"]),
+    ):
         root = build(name)
         for file in files:
             write_file(root / file)
@@ -83,9 +93,12 @@ def test_every_split_needs_both_views(name, build):
         read_ae2(name, root)
 
 
-@pytest.mark.parametrize("file", ["exo/test.csv", "label.pickle", f"exo/{stem_of('exo', 'val')}.mp4", "ego/train.csv"])
+@pytest.mark.parametrize(
+    "file", ["exo/test.csv", "label.pickle", f"exo/{stem_of('exo', 'val')}.mp4", "ego/train.csv"]
+)
 def test_missing_and_unreadable_files_are_named(file, build):
-    root, problem = build("break_eggs"), "missing"
+    root = build("break_eggs")
+    problem = "missing"
     (root / file).unlink()
     if file == "ego/train.csv":  # the folder would not be recognized without it
         write_file(root / file, b"caf\xe9.mp4\n")
@@ -96,7 +109,9 @@ def test_missing_and_unreadable_files_are_named(file, build):
 
 def test_video_without_labels(build):
     root = build("break_eggs", dict.fromkeys(STEMS[:-1], (0,)))
-    with pytest.raises(DatasetError, match=f"no labels for {STEMS[-1]!r} in {root / 'label.pickle'}"):
+    with pytest.raises(
+        DatasetError, match=f"no labels for {STEMS[-1]!r} in {root / 'label.pickle'}"
+    ):
         read_ae2("break_eggs", root)
 
 
@@ -112,11 +127,13 @@ def test_phases_out_of_range(name, build):
 @pytest.mark.parametrize("name", ["break_eggs", "pour_milk"])
 def test_a_stem_in_both_views_is_a_pair(name, build):
     videos = by_id(name, build(name, more=[(FIRST, "exo", "train")]))
-    ego, exo = videos[f"{FIRST}-ego"], videos[f"{FIRST}-exo"]
+    ego = videos[f"{FIRST}-ego"]
+    exo = videos[f"{FIRST}-exo"]
     assert (ego.view, exo.view, ego.pair, exo.pair) == ("ego", "exo", FIRST, FIRST)
     assert (ego.path.parent.name, exo.path.parent.name) == ("ego", "exo")
     assert [video.id for video in videos.values() if video.pair is None] == STEMS[1:]
-    videos = by_id("pour_liquid", build("pour_liquid", more=[(FIRST, "exo", "test")]))  # in different splits
+    # In different splits.
+    videos = by_id("pour_liquid", build("pour_liquid", more=[(FIRST, "exo", "test")]))
     assert (videos[f"{FIRST}-exo"].split, videos[f"{FIRST}-exo"].pair) == ("test", None)
 
 
@@ -144,7 +161,10 @@ def test_a_dataset_may_be_unzipped_one_folder_deeper(name, build, tmp_path):
 
 def test_other_layouts_are_described(build, tmp_path):
     root = build("break_eggs")
-    with pytest.raises(DatasetError, match=r"expected \{train,val,test\}/\{ego,exo\}.*found ego/, exo/, label.pickle"):
+    with pytest.raises(
+        DatasetError,
+        match=r"expected \{train,val,test\}/\{ego,exo\}.*found ego/, exo/, label.pickle",
+    ):
         read_ae2("pour_milk", root)
     (tmp_path / "empty").mkdir()
     with pytest.raises(DatasetError, match="found nothing"):

@@ -11,7 +11,12 @@ COLUMNS = ["id", "subject", "scene", "script", "actions", "length", "egocentric"
 
 
 def row(video_id, egocentric, actions="c092 11.90 21.20;c147 0.00 12.60", partner=""):
-    values = {"id": video_id, "egocentric": egocentric, "actions": actions, "charades_video": partner}
+    values = {
+        "id": video_id,
+        "egocentric": egocentric,
+        "actions": actions,
+        "charades_video": partner,
+    }
     return values | {"script": 'A person, "standing",\nlaughs.'}
 
 
@@ -52,11 +57,17 @@ def test_published_layout(columns, read, tmp_path):
         ("PLAIN", "ego", "test", ()),
     ]
     assert dataset.videos[1].path == tmp_path / "EXO01.mp4"
-    assert (len(dataset.action_names), dataset.action_names[92], dataset.phase_names) == (157, "c092", ())
+    assert (len(dataset.action_names), dataset.action_names[92], dataset.phase_names) == (
+        157,
+        "c092",
+        (),
+    )
 
 
 def test_repeated_actions_count_once(read):
-    assert read(train=[row("EGO01EGO", "Yes", "c147 0 1;c003 2 3;c147 5 6"), TRAIN[1]]).videos[0].actions == (3, 147)
+    assert read(train=[row("EGO01EGO", "Yes", "c147 0 1;c003 2 3;c147 5 6"), TRAIN[1]]).videos[
+        0
+    ].actions == (3, 147)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +83,14 @@ def test_repeated_actions_count_once(read):
         ({"test": table(TEST).encode() + b"\xff,"}, r"_test\.csv: not a readable CSV"),
         *(
             ({"train": [row("EGO01EGO", "Yes", actions), TRAIN[1]]}, f"action '{actions}'")
-            for actions in ("c157 0 1", "c92 0 1", "c092", "c092 0 1 2", "hello", "c092 0 1,c147 0 1")
+            for actions in (
+                "c157 0 1",
+                "c92 0 1",
+                "c092",
+                "c092 0 1 2",
+                "hello",
+                "c092 0 1,c147 0 1",
+            )
         ),
     ],
 )
@@ -83,7 +101,9 @@ def test_malformed_lists(settings, problem, read):
 
 @pytest.fixture
 def pairs(read, tmp_path):
-    """Return a function that maps video ids to pairs, given lines of id, view and partner like "A exo AEGO"."""
+    """Return a function that maps video ids to pairs, given lines of id, view and partner like "A
+    exo AEGO".
+    """
 
     def paired(*lines, **settings):
         train = []
@@ -116,6 +136,9 @@ def pairs(read, tmp_path):
 )
 def test_pairs(lines, paired, pairs):
     found = pairs(*lines)
-    groups = {" ".join(sorted(video for video in found if found[video] == pair)) for pair in found.values()}
+    groups = {
+        " ".join(sorted(video for video in found if found[video] == pair))
+        for pair in found.values()
+    }
     assert sorted(groups) == paired
     assert pairs(*lines, columns=COLUMNS[:-1]) == {}  # older releases have no partner column

@@ -27,7 +27,9 @@ from byov.errors import DatasetError
     ],
 )
 def test_phases_of_frames(annotation, times, expected):
-    assert Video("a", "ego", "train", Path("a.mp4"), **annotation).phases(np.array(times)) == expected
+    assert (
+        Video("a", "ego", "train", Path("a.mp4"), **annotation).phases(np.array(times)) == expected
+    )
 
 
 @pytest.fixture
@@ -36,7 +38,10 @@ def make(tmp_path):
 
     def videos(*members):
         paths = [write_file(tmp_path / f"{index}.mp4") for index in range(len(members))]
-        return tuple(Video(path.stem, *member, path, pair="p") for path, member in zip(paths, members, strict=True))
+        return tuple(
+            Video(path.stem, *member, path, pair="p")
+            for path, member in zip(paths, members, strict=True)
+        )
 
     return videos
 
@@ -45,7 +50,9 @@ def make(tmp_path):
 def test_ids_are_unique_without_case(ids, make, tmp_path):
     videos = make(("ego", "train"), ("exo", "train"))
     renamed = tuple(replace(video, id=name) for video, name in zip(videos, ids, strict=True))
-    with pytest.raises(DatasetError, match=f"{ids[0]!r} is not unique.*{videos[0].path}, {videos[1].path}"):
+    with pytest.raises(
+        DatasetError, match=f"{ids[0]!r} is not unique.*{videos[0].path}, {videos[1].path}"
+    ):
         Dataset("mine", tmp_path, renamed)
 
 
@@ -68,13 +75,21 @@ def test_a_pair_is_one_ego_and_one_exo_video_of_a_split(members, make, tmp_path)
 
 
 def test_unknown_name(tmp_path):
-    assert list(READERS)[:6] == ["break_eggs", "pour_milk", "pour_liquid", "tennis_forehand", "charades_ego", "demo"]
+    assert list(READERS)[:6] == [
+        "break_eggs",
+        "pour_milk",
+        "pour_liquid",
+        "tennis_forehand",
+        "charades_ego",
+        "demo",
+    ]
     with pytest.raises(DatasetError, match=r"unknown dataset 'milk'.*break_eggs.*--manifest"):
         open_dataset("milk", tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("name", "download"), [("pour_milk", "AlignEgoExo"), ("charades_ego", "prior.allenai.org/projects/charades-ego")]
+    ("name", "download"),
+    [("pour_milk", "AlignEgoExo"), ("charades_ego", "prior.allenai.org/projects/charades-ego")],
 )
 def test_missing_dataset_names_folder_and_download(name, download, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -83,7 +98,9 @@ def test_missing_dataset_names_folder_and_download(name, download, tmp_path, mon
         open_dataset(name, Path())
 
 
-@pytest.mark.parametrize(("name", "file"), [("charades_ego", "CharadesEgo_v1_train.csv"), ("demo", "videos.csv")])
+@pytest.mark.parametrize(
+    ("name", "file"), [("charades_ego", "CharadesEgo_v1_train.csv"), ("demo", "videos.csv")]
+)
 def test_empty_folder_names_the_missing_file(name, file, tmp_path):
     (tmp_path / name).mkdir()
     with pytest.raises(DatasetError, match=f"{tmp_path / name / file}: missing"):

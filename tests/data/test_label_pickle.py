@@ -47,11 +47,16 @@ def error_of(read, tmp_path):
         [0, 0, 1, 2],
         (0, 0, 1, 2),
         [0.0, 0.0, 1.0, 2.0],
-        *(np.array([0, 0, 1, 2], dtype) for dtype in ("int64", "int32", "uint8", "<i2", ">i4", "float32", ">f8")),
+        *(
+            np.array([0, 0, 1, 2], dtype)
+            for dtype in ("int64", "int32", "uint8", "<i2", ">i4", "float32", ">f8")
+        ),
         np.array([0, 9, 0, 9, 1, 9, 2, 9])[::2],
         [np.int64(0), np.int32(0), np.uint8(1), np.float64(2)],
     ],
-    ids=lambda values: f"{type(values).__name__}-{getattr(values, 'dtype', type(values[0]).__name__)}",
+    ids=lambda values: (
+        f"{type(values).__name__}-{getattr(values, 'dtype', type(values[0]).__name__)}"
+    ),
 )
 def test_phase_indices_in_every_protocol(values, protocol, read):
     labels = read(pickle.dumps({"video": values, "other": values}, protocol))
@@ -60,7 +65,12 @@ def test_phase_indices_in_every_protocol(values, protocol, read):
 
 
 def test_booleans_empty_labels_and_arrays_of_numpy_1(read):
-    content = {"bools": np.array([False, True]), "list": [], "array": np.arange(3), "scalars": [np.int64(1), True]}
+    content = {
+        "bools": np.array([False, True]),
+        "list": [],
+        "array": np.arange(3),
+        "scalars": [np.int64(1), True],
+    }
     old = pickle.dumps(content, 2).replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
     for data in (old, pickle.dumps(content)):
         assert read(data) == {"bools": (0, 1), "list": (), "array": (0, 1, 2), "scalars": (1, 1)}
@@ -100,7 +110,9 @@ def test_arrays_that_are_not_numeric(dtype, protocol, error_of):
     assert "not numeric" in error_of(pickle.dumps({"video": np.zeros(2, dtype)}, protocol))
 
 
-@pytest.mark.parametrize("content", [[0, 1], None, "text", {3: [0]}, {("a", 1): [0]}, {b"a": [0]}, np.arange(3)])
+@pytest.mark.parametrize(
+    "content", [[0, 1], None, "text", {3: [0]}, {("a", 1): [0]}, {b"a": [0]}, np.arange(3)]
+)
 def test_anything_but_a_dictionary_of_stems(content, error_of):
     error_of(pickle.dumps(content))
 
@@ -108,7 +120,12 @@ def test_anything_but_a_dictionary_of_stems(content, error_of):
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_every_truncation_is_noticed(protocol, error_of):
     content = pickle.dumps({"video": np.arange(3), "list": [0, 1]}, protocol)
-    for damaged in (*(content[:size] for size in range(len(content))), b"video,0\n", bytes(100), b"PK\x03\x04"):
+    for damaged in (
+        *(content[:size] for size in range(len(content))),
+        b"video,0\n",
+        bytes(100),
+        b"PK\x03\x04",
+    ):
         assert "not a readable label file" in error_of(damaged)
 
 
@@ -138,24 +155,29 @@ def test_calls_are_refused_by_name(protocol, error_of, tmp_path):
 @pytest.mark.parametrize(
     "content",
     [
-        b"\x80\x04X\x07\x00\x00\x00_codecsX\x0f\x00\x00\x00encode.__self__\x93.",  # attribute of an allowed name
+        # Attribute of an allowed name.
+        b"\x80\x04X\x07\x00\x00\x00_codecsX\x0f\x00\x00\x00encode.__self__\x93.",
         b"(S'touch trace'\nios\nsystem\n.",  # INST opcode
         b"c_codecs\nencode\n(Vabc\nVzlib_codec\ntR.",  # a codec that is not allowed
         b"Pname\n.",  # persistent id
         b"\x80\x02X\x04\x00\x00\x00nameQ.",
         b"\x80\x02\x82\x01.",  # extension code
-        b"\x80\x02c_codecs\nencode\nN}X\x0c\x00\x00\x00__defaults__X\x06\x00\x00\x00latin1\x85s\x86b.",  # BUILD opcode
+        # BUILD opcode.
+        b"\x80\x02c_codecs\nencode\nN}X\x0c\x00\x00\x00__defaults__X\x06\x00\x00\x00latin1\x85s\x86b.",
     ],
 )
 def test_other_ways_to_execute_code(content, read, error_of):
     error_of(content)
-    assert read(pickle.dumps({"bytes": np.array([0, 1])}, 2)) == {"bytes": (0, 1)}  # the reader still works
+    # The reader still works.
+    assert read(pickle.dumps({"bytes": np.array([0, 1])}, 2)) == {"bytes": (0, 1)}
 
 
 def array_pickle(dtype_code, shape, raw, *, fields=(None, None, -1, -1, 0)):
     """Pickle an array with arbitrary, possibly inconsistent, dtype, shape and memory."""
     marker = b"dtype goes here"
-    before, after = pickle.dumps((1, shape, marker, False, raw), 3)[2:-1].split(b"C" + bytes([len(marker)]) + marker)
+    before, after = pickle.dumps((1, shape, marker, False, raw), 3)[2:-1].split(
+        b"C" + bytes([len(marker)]) + marker
+    )
     dtype = b"cnumpy\ndtype\n" + pickle.dumps((dtype_code, False, True), 3)[2:-1] + b"R"
     dtype += pickle.dumps((3, "<", None, *fields), 3)[2:-1] + b"b"
     made = b"cnumpy._core.multiarray\n_reconstruct\n(cnumpy\nndarray\nK\x00\x85C\x01btR"
@@ -164,7 +186,8 @@ def array_pickle(dtype_code, shape, raw, *, fields=(None, None, -1, -1, 0)):
 
 def test_forged_arrays(read, error_of):
     assert read(array_pickle("i8", (2,), struct.pack("<2q", 4, 5))) == {"video": (4, 5)}
-    assert "not numeric" in error_of(array_pickle("O", (1,), b"A" * 8))  # NumPy would follow these pointers
+    # NumPy would follow these pointers.
+    assert "not numeric" in error_of(array_pickle("O", (1,), b"A" * 8))
     fields = (("a",), {"a": 0}, 800, 1, 63)
     assert read(array_pickle("i8", (1,), struct.pack("<q", 1), fields=fields)) == {"video": (1,)}
     for shape, raw in (((3,), bytes(8)), ((1,), bytes(9)), ((2**40,), bytes(8)), ((1,), b"")):

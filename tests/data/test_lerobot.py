@@ -15,7 +15,8 @@ from byov.data.video import FrameReader, probe
 from byov.errors import DatasetError
 
 SHARED = Path(__file__).parents[3] / "shared" / "lerobot"
-WRIST, TOP = "observation.images.wrist", "observation.images.top"
+WRIST = "observation.images.wrist"
+TOP = "observation.images.top"
 FRAMES = 5  # number of frames per episode
 V2 = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
 V3 = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
@@ -23,34 +24,51 @@ V3 = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 
 @pytest.fixture
 def make(tmp_path):
-    """Return a function that writes a dataset with one episode per task; v3.0 packs all episodes into one file."""
+    """Return a function that writes a dataset with one episode per task; v3.0 packs all episodes
+    into one file.
+    """
 
     def write(version, tasks=("pour",) * 5, **changes):
-        root, packed = tmp_path / "robot", version == "v3.0"
+        root = tmp_path / "robot"
+        packed = version == "v3.0"
         camera = {"dtype": "video", "shape": [48, 64, 3], "names": ["height", "width", "channels"]}
         depth = camera | {"info": {"video.is_depth_map": True}}
-        features = {WRIST: camera, TOP: camera, "depth": depth, "action": {"dtype": "float32", "shape": [6]}}
+        features = {
+            WRIST: camera,
+            TOP: camera,
+            "depth": depth,
+            "action": {"dtype": "float32", "shape": [6]},
+        }
         info = {"codebase_version": version, "fps": 10, "chunks_size": 1000, "features": features}
         info |= {"video_path": V3 if packed else V2} | changes
         write_file(root / "meta/info.json", json.dumps(info))
-        rows = [{"episode_index": i, "tasks": [task], "length": FRAMES} for i, task in enumerate(tasks)]
+        rows = [
+            {"episode_index": i, "tasks": [task], "length": FRAMES} for i, task in enumerate(tasks)
+        ]
         for key in (WRIST, TOP):
             if packed:
                 for i, row in enumerate(rows):
                     row |= {f"videos/{key}/{field}_index": 0 for field in ("chunk", "file")}
                     row |= {f"videos/{key}/from_timestamp": i * FRAMES / 10}
-                    row |= {f"videos/{key}/to_timestamp": (i + 1) * FRAMES / 10 - 0.1}  # time of the last frame
+                    # Time of the last frame.
+                    row |= {f"videos/{key}/to_timestamp": (i + 1) * FRAMES / 10 - 0.1}
                 images = (2 * gray_images(20))[: FRAMES * len(rows)]
-                write_video(root / f"videos/{key}/chunk-000/file-000.mp4", images, options={"g": "4"})
+                write_video(
+                    root / f"videos/{key}/chunk-000/file-000.mp4", images, options={"g": "4"}
+                )
             else:
                 for i in range(len(rows)):
-                    write_video(root / f"videos/chunk-000/{key}/episode_{i:06d}.mp4", gray_images(FRAMES))
+                    write_video(
+                        root / f"videos/chunk-000/{key}/episode_{i:06d}.mp4", gray_images(FRAMES)
+                    )
         if packed:
             path = root / "meta/episodes/chunk-000/file-000.parquet"
             path.parent.mkdir(parents=True)
             parquet.write_table(pyarrow.Table.from_pylist(rows), path)
         else:
-            write_file(root / "meta/episodes.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+            write_file(
+                root / "meta/episodes.jsonl", "".join(json.dumps(row) + "\n" for row in rows)
+            )
         return root
 
     return write
@@ -66,33 +84,46 @@ def test_episodes_are_pairs_of_the_two_cameras(make, version):
     videos = {video.id: video for video in read(root).videos}
     assert list(videos) == [f"episode_{i:06d}-{view}" for i in range(5) for view in ("ego", "exo")]
     for i in range(5):
-        ego, exo = videos[f"episode_{i:06d}-ego"], videos[f"episode_{i:06d}-exo"]
+        ego = videos[f"episode_{i:06d}-ego"]
+        exo = videos[f"episode_{i:06d}-exo"]
         assert (ego.pair, ego.split) == (exo.pair, exo.split) == (f"episode_{i:06d}", ego.split)
         assert (WRIST in str(ego.path), TOP in str(exo.path)) == (True, True)
-        grays = [round((image.mean() - 20) / 10) for image, _ in FrameReader(ego.path, segment=ego.segment).images()]
+        grays = [
+            round((image.mean() - 20) / 10)
+            for image, _ in FrameReader(ego.path, segment=ego.segment).images()
+        ]
         first = FRAMES * i % 20 if version == "v3.0" else 0
         assert grays == list(range(first, first + FRAMES))
         assert probe(ego.path, ego.segment).frames == FRAMES
         assert ego.segment == (FileSegment(i / 2, (i + 1) / 2) if version == "v3.0" else WHOLE_FILE)
     splits = [videos[f"episode_{i:06d}-ego"].split for i in range(5)]
     assert sorted(splits) == ["test", "train", "train", "train", "val"]
-    assert splits == [video.split for video in read(root).videos[::2]]  # the assignment is deterministic
+    # The assignment is deterministic.
+    assert splits == [video.split for video in read(root).videos[::2]]
 
 
 def test_a_task_is_chosen_by_its_text(make):
     root = make("v2.1", ["pour milk", "open the door", "open the door", "pour water"])
-    with pytest.raises(DatasetError, match=r"several tasks.*--task: 'pour milk' \(1 episodes\); 'open the door' \(2"):
+    with pytest.raises(
+        DatasetError,
+        match=r"several tasks.*--task: 'pour milk' \(1 episodes\); 'open the door' \(2",
+    ):
         read(root)
     with pytest.raises(DatasetError, match="task 'pour' matches none or several"):
         read(root, task="pour")
-    assert {video.pair for video in read(root, task="Door").videos} == {"episode_000001", "episode_000002"}
+    assert {video.pair for video in read(root, task="Door").videos} == {
+        "episode_000001",
+        "episode_000002",
+    }
 
 
 def test_missing_and_black_videos_are_skipped_and_logged(make, caplog):
     caplog.set_level("INFO")
     root = make("v2.1")
     (root / f"videos/chunk-000/{TOP}/episode_000003.mp4").unlink()
-    write_video(root / f"videos/chunk-000/{WRIST}/episode_000001.mp4", [np.zeros((48, 64, 3), np.uint8)] * 3)
+    write_video(
+        root / f"videos/chunk-000/{WRIST}/episode_000001.mp4", [np.zeros((48, 64, 3), np.uint8)] * 3
+    )
     videos = {video.id: video.pair for video in read(root).videos}
     assert len(videos) == 8
     assert videos["episode_000001-exo"] is None
@@ -160,11 +191,17 @@ def test_real_episodes(name, key, episode, frames):
     episodes = {each.index: each for each in read_episodes(root, _read_info(root)[0], [key])}
     path, segment = episodes[episode].videos[key]
     assert probe(path, segment).frames == frames
-    assert sum(len(block.pixels) for block in FrameReader(path, segment=segment, threads=2).blocks()) == frames
+    assert (
+        sum(len(block.pixels) for block in FrameReader(path, segment=segment, threads=2).blocks())
+        == frames
+    )
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs the datasets in ../shared")
 def test_real_pairs():
-    videos = read(SHARED / "cloth_v21", ego="observation.images.cam0", exo="observation.images.cam1").videos
-    numbers = ["0-exo", "1-ego", "1-exo", "2-ego", "2-exo"]  # the ego video of the first episode is black
+    videos = read(
+        SHARED / "cloth_v21", ego="observation.images.cam0", exo="observation.images.cam1"
+    ).videos
+    # The ego video of the first episode is black.
+    numbers = ["0-exo", "1-ego", "1-exo", "2-ego", "2-exo"]
     assert [video.id for video in videos] == [f"episode_00000{number}" for number in numbers]

@@ -1,4 +1,7 @@
-"""Tests of Meta-World datasets and the demo set. Rendering tests are skipped if Meta-World is not installed."""
+"""Tests of Meta-World datasets and the demo set.
+
+Rendering tests are skipped if Meta-World is not installed.
+"""
 
 import importlib.util
 import sys
@@ -13,7 +16,9 @@ from byov.data.metaworld import DEMO, PHASES, Performance, Studio, list_clips, w
 from byov.errors import DatasetError
 
 SHIPPED = Path(metaworld.__file__).with_name("demo")
-needs_simulator = pytest.mark.skipif(importlib.util.find_spec("metaworld") is None, reason="needs metaworld")
+needs_simulator = pytest.mark.skipif(
+    importlib.util.find_spec("metaworld") is None, reason="needs metaworld"
+)
 
 
 def frame_count(path: Path) -> int:
@@ -28,14 +33,22 @@ def test_videos_of_a_dataset():
     assert len({clip.id for clip in clips}) == len({clip.path for clip in clips}) == 80
     paired = [clip for clip in clips if clip.pair]
     assert {clip.split for clip in paired} == {"train"}
-    assert len(paired) == 2 * len({clip.pair for clip in paired}) == 2 * len({clip.episode for clip in paired}) == 8
+    assert (
+        len(paired)
+        == 2 * len({clip.pair for clip in paired})
+        == 2 * len({clip.episode for clip in paired})
+        == 8
+    )
     assert len({clip.episode for clip in clips}) == 80 - 4, "unpaired videos are different episodes"
 
 
 def test_the_demo_has_usable_videos(tmp_path):
     dataset = open_dataset("demo", tmp_path)
     assert (dataset.root, dataset.phase_names) == (tmp_path / "demo", PHASES)
-    counts = {split: sum(video.split == split for video in dataset.videos) for split in ("train", "val", "test")}
+    counts = {
+        split: sum(video.split == split for video in dataset.videos)
+        for split in ("train", "val", "test")
+    }
     assert counts == {"train": 40, "val": 8, "test": 16}
     assert sum(path.stat().st_size for path in SHIPPED.rglob("*.mp4")) < 5e6
     for video in dataset.videos:
@@ -48,19 +61,25 @@ def test_the_demo_has_usable_videos(tmp_path):
 
 def test_phases_follow_from_object_and_hand():
     hands = np.zeros((20, 3))
-    hands[:8, 0] = np.linspace(0.5, 0.04, 8)  # the hand approaches the object at the origin, then carries it
+    # The hand approaches the object at the origin, then carries it.
+    hands[:8, 0] = np.linspace(0.5, 0.04, 8)
     objects = np.zeros((20, 3))
     objects[12:, 2] = hands[12:, 2] = np.linspace(0.03, 0.2, 8)
     hands[8:, 0] = 0.03
     assert metaworld._event_steps(objects, hands, started=0, done=17) == (7, 12, 17)
-    assert metaworld._event_steps(objects, hands, started=0, done=12) is None, "done before the object moves"
-    assert metaworld._event_steps(np.zeros((20, 3)), hands, started=0, done=17) is None, "the object does not move"
+    assert metaworld._event_steps(objects, hands, started=0, done=12) is None, (
+        "done before the object moves"
+    )
+    assert metaworld._event_steps(np.zeros((20, 3)), hands, started=0, done=17) is None, (
+        "the object does not move"
+    )
 
 
 def test_waits_precede_the_episode_and_differ():
     idle = np.linspace(-1, 0, metaworld._LONGEST_WAIT, endpoint=False)[:, None]
     episode = Performance(np.arange(140.0)[:, None], (50, 80, 120))
-    rng, fractions = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    fractions = []
     for _ in range(50):
         waiting = metaworld._add_wait(episode, idle, rng)
         wait = len(waiting.states) - 140
@@ -105,7 +124,9 @@ def test_the_demo_is_what_the_generator_renders(tmp_path):
         episode = studio.perform(0, clips[name].episode)
         assert episode.events == listed[name]
         path = tmp_path / f"{name}.mp4"
-        metaworld.encode_video(path, studio.film(episode, 0, clips[name]), DEMO["size"], DEMO["crf"])
+        metaworld.encode_video(
+            path, studio.film(episode, 0, clips[name]), DEMO["size"], DEMO["crf"]
+        )
         assert path.read_bytes() == (SHIPPED / clips[name].path).read_bytes()
 
 
@@ -114,12 +135,18 @@ def test_the_demo_is_what_the_generator_renders(tmp_path):
 def test_rendering_is_resumable_and_reproducible(tmp_path):
     options = {"videos_per_view": {"train": 1, "test": 1}, "size": 64}
     write_dataset(tmp_path / "a", "hammer", **options)
-    first = {path.relative_to(tmp_path / "a"): path.read_bytes() for path in (tmp_path / "a").rglob("*.*")}
+    first = {
+        path.relative_to(tmp_path / "a"): path.read_bytes()
+        for path in (tmp_path / "a").rglob("*.*")
+    }
     assert len(first) == 5
     (tmp_path / "a/videos.csv").unlink()
     (tmp_path / "a/test/exo/test_exo_00.mp4").unlink()
     kept = tmp_path / "a/test/ego/test_ego_00.mp4"
     written_at = kept.stat().st_mtime_ns
     write_dataset(tmp_path / "a", "hammer", **options)
-    assert {path.relative_to(tmp_path / "a"): path.read_bytes() for path in (tmp_path / "a").rglob("*.*")} == first
+    assert {
+        path.relative_to(tmp_path / "a"): path.read_bytes()
+        for path in (tmp_path / "a").rglob("*.*")
+    } == first
     assert kept.stat().st_mtime_ns == written_at

@@ -7,7 +7,14 @@ from tests.factories import write_file
 
 from byov.cache.layout import check_name
 from byov.data.dataset import parse_source
-from byov.data.own_videos import assign_splits, list_folder, read_events, read_own_videos, to_csv, unique_ids
+from byov.data.own_videos import (
+    assign_splits,
+    list_folder,
+    read_events,
+    read_own_videos,
+    to_csv,
+    unique_ids,
+)
 from byov.errors import DatasetError
 
 HEADER = "path,view,split,id,events,phases,pair\n"
@@ -16,7 +23,10 @@ TRAIN = "a.mp4,ego,train\nb.mp4,exo,train\n"
 
 @pytest.fixture
 def read(tmp_path):
-    """Return a function that reads the dataset from CSV text; HEADER is prepended if the text has no header."""
+    """Return a function that reads the dataset from CSV text;
+
+    HEADER is prepended if the text has no header.
+    """
 
     def read_text(text, **settings):
         for name in ("a.mp4", "b.mp4", "sub/c.mp4"):
@@ -56,7 +66,9 @@ def test_folder_of_the_paths(read, tmp_path, monkeypatch):
     table = write_file(tmp_path / "sub/videos.csv", HEADER + TRAIN)
     assert read_own_videos("mine", table, folder=tmp_path).videos[0].path == tmp_path / "a.mp4"
     monkeypatch.chdir(tmp_path)
-    table = write_file(tmp_path / "videos.csv", f"{HEADER}sub/../a.mp4,ego,train\n{tmp_path}/b.mp4,exo,train\n")
+    table = write_file(
+        tmp_path / "videos.csv", f"{HEADER}sub/../a.mp4,ego,train\n{tmp_path}/b.mp4,exo,train\n"
+    )
     assert [video.path for video in read_own_videos("mine", Path("videos.csv")).videos] == [
         Path("a.mp4"),
         tmp_path / "b.mp4",
@@ -77,8 +89,14 @@ def test_pairs(read):
 @pytest.mark.parametrize(
     ("rows", "names"),
     [
-        ("a.mp4,ego,train,,1;2,reach;pour ;put down\nb.mp4,exo,train,,3;4\n", ("reach", "pour", "put down")),
-        ("a.mp4,ego,train,,1 pour;2 put down\nb.mp4,exo,train,,3;4\n", ("start", "pour", "put down")),
+        (
+            "a.mp4,ego,train,,1;2,reach;pour ;put down\nb.mp4,exo,train,,3;4\n",
+            ("reach", "pour", "put down"),
+        ),
+        (
+            "a.mp4,ego,train,,1 pour;2 put down\nb.mp4,exo,train,,3;4\n",
+            ("start", "pour", "put down"),
+        ),
         ("a.mp4,ego,train,,1 pour,reach;pour\nb.mp4,exo,train\n", ("reach", "pour")),
         ("a.mp4,ego,train,,,reach;pour\nb.mp4,exo,train\n", ()),
         ("a.mp4,ego,train,,1\nb.mp4,exo,train,,2\n", ("phase 0", "phase 1")),
@@ -96,7 +114,8 @@ def test_phase_names(rows, names, read):
         ("0 -;1 +;2;5", (2.0, 5.0), ((0.0, 1.0),)),
         ("0 -;2;3 -;4 +;5", (2.0, 5.0), ((0.0, 2.0), (3.0, 4.0))),
         ("2;4 -;5", (2.0, 5.0), ((4.0, 5.0),)),
-        ("2 pour;3 -", (2.0,), ((3.0, math.inf),)),  # the missing event may be in the unlabeled part at the end
+        # The missing event may be in the unlabeled part at the end.
+        ("2 pour;3 -", (2.0,), ((3.0, math.inf),)),
         ("0 -", (), ((0.0, math.inf),)),
     ],
 )
@@ -109,25 +128,46 @@ def test_unlabeled_intervals(cell, seconds, unlabeled, read):
 
 def test_events_as_frame_indices(read):
     ego, exo, other = read(
-        "a.mp4,ego,train,,31f contact;52f move;80f -\nb.mp4,exo,train,,1 contact;2.5 move\nsub/c.mp4,exo,train,,0f;1f\n"
+        "a.mp4,ego,train,,31f contact;52f move;80f -\nb.mp4,exo,train,,1 contact;2.5 "
+        "move\nsub/c.mp4,exo,train,,0f;1f\n"
     ).videos
-    assert (ego.events, ego.unlabeled, ego.event_unit, exo.event_unit) == ((31, 52), ((80, math.inf),), "f", "s")
+    assert (ego.events, ego.unlabeled, ego.event_unit, exo.event_unit) == (
+        (31, 52),
+        ((80, math.inf),),
+        "f",
+        "s",
+    )
     irregular = np.cumsum(np.linspace(0, 0.1, 100))
     assert ego.phases(irregular) == (0,) * 31 + (1,) * 21 + (2,) * 28 + (-1,) * 20
     assert other.phases(irregular[:3]) == (1, 2, 2)
 
 
 def test_segments_and_ids_of_one_file(read):
-    rows = "a.mp4,ego,train,,2.5,7\na.mp4,ego,val,long,75f,\nsub/c.mp4,exo,train,,,7\na.mp4,ego,test,,,"
+    rows = (
+        "a.mp4,ego,train,,2.5,7\n"
+        "a.mp4,ego,val,long,75f,\n"
+        "sub/c.mp4,exo,train,,,7\n"
+        "a.mp4,ego,test,,,"
+    )
     videos = read("path,view,split,id,start,end\n" + rows).videos
     assert [video.id for video in videos] == ["a", "long", "c", "a-2"]
     assert [video.segment.fragment for video in videos] == ["#t=2.5,7", "#f=75,", "#t=0,7", ""]
     for video in videos:
-        assert parse_source(f"{video.path.name}{video.segment.fragment}") == (video.path.name, video.segment)
-    assert [video.segment.cells for video in videos] == [("2.5", "7"), ("75f", ""), ("", "7"), ("", "")]
+        assert parse_source(f"{video.path.name}{video.segment.fragment}") == (
+            video.path.name,
+            video.segment,
+        )
+    assert [video.segment.cells for video in videos] == [
+        ("2.5", "7"),
+        ("75f", ""),
+        ("", "7"),
+        ("", ""),
+    ]
 
 
-@pytest.mark.parametrize("cells", ["7,2.5", "2,2", "-1,2", "x,2", "1f,2", "1.5f,3f", "nan,2", "inf,"])
+@pytest.mark.parametrize(
+    "cells", ["7,2.5", "2,2", "-1,2", "x,2", "1f,2", "1.5f,3f", "nan,2", "inf,"]
+)
 def test_malformed_segments(cells, read):
     with pytest.raises(DatasetError, match=r"videos\.csv:2: start .*frames like 75f"):
         read(f"path,view,split,start,end\na.mp4,ego,train,{cells}\n")
@@ -136,7 +176,10 @@ def test_malformed_segments(cells, read):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("path,view,split,id\na.mp4,ego,train,x\nb.mp4,exo,train,x\n", "'x' is not unique.* add an `id` column"),
+        (
+            "path,view,split,id\na.mp4,ego,train,x\nb.mp4,exo,train,x\n",
+            "'x' is not unique.* add an `id` column",
+        ),
         ("path,view,split\na.mp4,Ego,train\n", r"videos\.csv:2: view is 'Ego'"),
         ("path,view,split\na.mp4,ego,validation\n", r"videos\.csv:2: split is 'validation'"),
         ("path,split\na.mp4,train\n", "'path,split'. Expected a CSV file"),
@@ -151,7 +194,10 @@ def test_malformed_segments(cells, read):
         ("a.mp4,ego,train,,1;2\nb.mp4,exo,train,,1\n", "'a' has 2 events but 'b' has 1"),
         ("a.mp4,ego,train,,1;2,x;y\n", "but 2 events separate 3 phases"),
         ("a.mp4,ego,train,,1,x;y\nb.mp4,exo,train,,1,x;z\n", "different phases"),
-        ("a.mp4,ego,train,,1 x\nb.mp4,exo,train,,1 y\n", r"'b' has events \('y',\), others have \('x',\)"),
+        (
+            "a.mp4,ego,train,,1 x\nb.mp4,exo,train,,1 y\n",
+            r"'b' has events \('y',\), others have \('x',\)",
+        ),
         ("a.mp4,ego,train,,1 pour;2 -\nb.mp4,exo,train,,3;4\n", "unnamed"),
         ("a.mp4,ego,train,,1,x;\n", ":2: phases 'x;'"),
         ("a.mp4,ego,train,,1;2 +\n", "must follow '-'"),
@@ -177,7 +223,8 @@ def test_missing_csv_or_folder(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "events", ["2;1", "-1;2", "nan", "1;inf", "soon", "1;", ";", "1,5", "1 2", "-inf;1", "1 x;2", "2 -;1"]
+    "events",
+    ["2;1", "-1;2", "nan", "1;inf", "soon", "1;", ";", "1,5", "1 2", "-inf;1", "1 x;2", "2 -;1"],
 )
 def test_malformed_events(events):
     with pytest.raises(DatasetError, match=r"here: .*Expected increasing seconds"):
@@ -226,8 +273,18 @@ def test_views_are_words_of_the_path(ego, exo, listing):
 
 def test_skipped_files_are_logged(listing, caplog):
     caplog.set_level("INFO")
-    assert len(listing("ego/1.mp4", "exo/1.mp4", "ego/notes.txt", "x/2.mp4", ".hidden/3.mp4", "videos.csv")) == 2
-    assert [record.message.partition(": ")[2] for record in caplog.records] == ["ego/notes.txt", "x/2.mp4"]
+    assert (
+        len(
+            listing(
+                "ego/1.mp4", "exo/1.mp4", "ego/notes.txt", "x/2.mp4", ".hidden/3.mp4", "videos.csv"
+            )
+        )
+        == 2
+    )
+    assert [record.message.partition(": ")[2] for record in caplog.records] == [
+        "ego/notes.txt",
+        "x/2.mp4",
+    ]
 
 
 def test_views_from_patterns(listing):
@@ -244,7 +301,9 @@ def test_views_from_patterns(listing):
 
 
 def test_splits_from_folder_names(listing):
-    videos = listing("ego/train/1.mp4", "Training/exo/2.mp4", "validation/ego/3.mp4", "exo/test/4.mp4")
+    videos = listing(
+        "ego/train/1.mp4", "Training/exo/2.mp4", "validation/ego/3.mp4", "exo/test/4.mp4"
+    )
     assert sorted((video.path.stem, video.split) for video in videos) == [
         ("1", "train"),
         ("2", "train"),
@@ -260,7 +319,11 @@ def test_splits_from_folder_names(listing):
         (("ego/1.mp4",), None, "has the word 'exo'"),
         (("ego/1.txt",), None, "no videos"),
         (("ego/train/1.mp4", "exo/train/2.mp4"), (0.5, 0, 0.5), "Omit --split"),
-        (("ego/train/1.mp4", "exo/train/2.mp4", "exo/3.mp4"), None, r"exo/3\.mp4 is not in a split folder"),
+        (
+            ("ego/train/1.mp4", "exo/train/2.mp4", "exo/3.mp4"),
+            None,
+            r"exo/3\.mp4 is not in a split folder",
+        ),
     ],
 )
 def test_folders_that_cannot_be_listed(names, fractions, problem, listing):
@@ -268,7 +331,9 @@ def test_folders_that_cannot_be_listed(names, fractions, problem, listing):
         listing(*names, fractions=fractions)
 
 
-@pytest.mark.parametrize("fractions", [(0.6, 0.2, 0.2), (1, 0, 0), (0.5, 0, 0.5), (0.8, 0.1, 0.1), (1 / 3,) * 3])
+@pytest.mark.parametrize(
+    "fractions", [(0.6, 0.2, 0.2), (1, 0, 0), (0.5, 0, 0.5), (0.8, 0.1, 0.1), (1 / 3,) * 3]
+)
 @pytest.mark.parametrize("videos", [0, 1, 2, 5, 30, 31])
 def test_split_fractions_are_met_within_one_video(videos, fractions):
     assigned = assign_splits(videos, fractions)
@@ -278,7 +343,10 @@ def test_split_fractions_are_met_within_one_video(videos, fractions):
 
 
 def test_ids_are_unique_file_names():
-    paths = [Path(name) for name in ("ego/1.mp4", "exo/1.mp4", "a/_b?.mp4", "ego-1.mp4", "exo/***.mp4", "c/1.avi")]
+    paths = [
+        Path(name)
+        for name in ("ego/1.mp4", "exo/1.mp4", "a/_b?.mp4", "ego-1.mp4", "exo/***.mp4", "c/1.avi")
+    ]
     ids = unique_ids(paths)
     assert ids == ["ego-1", "exo-1", "b", "ego-1-2", "video", "c-1"]
     assert [check_name(name, "id") for name in ids] == ids
@@ -286,7 +354,9 @@ def test_ids_are_unique_file_names():
 
 
 def test_the_listing_is_a_readable_csv(listing, tmp_path):
-    table = write_file(tmp_path / "videos.csv", to_csv(listing("ego/a, b.mp4", 'exo/"été" 50% #1.mp4')))
+    table = write_file(
+        tmp_path / "videos.csv", to_csv(listing("ego/a, b.mp4", 'exo/"été" 50% #1.mp4'))
+    )
     videos = read_own_videos("mine", table).videos
     assert [(video.id, video.view, video.path.name) for video in videos] == [
         ("a, b", "ego", "a, b.mp4"),

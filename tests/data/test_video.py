@@ -52,7 +52,8 @@ def erase_packet(path, index, keep):
     """Overwrite a packet with zeros, leaving the leading fraction `keep` of its bytes intact."""
     with av.open(str(path)) as container:
         packet = [packet for packet in container.demux(video=0) if packet.size][index]
-        start, end = packet.pos + int(keep * packet.size), packet.pos + packet.size
+        start = packet.pos + int(keep * packet.size)
+        end = packet.pos + packet.size
     content = bytearray(path.read_bytes())
     content[start:end] = bytes(end - start)
     path.write_bytes(content)
@@ -84,7 +85,8 @@ def test_all_frames_in_order_with_their_times(name, codec, options, threads, tmp
     path = write_video(tmp_path / name, 20, codec=codec, options=options, pix_fmt=pix_fmt, fps=25)
     images, times = decode_video(path, threads=threads)
     assert gray_indices(images) == list(range(20))
-    assert times == pytest.approx(np.arange(20) / 25, abs=0.0011)  # some containers round to milliseconds
+    # Some containers round to milliseconds.
+    assert times == pytest.approx(np.arange(20) / 25, abs=0.0011)
     assert times[0] == 0
     seen = probe(path)
     assert (seen.frames, seen.width, seen.height, seen.truncation) == (20, 64, 48, "")
@@ -131,15 +133,26 @@ def test_pixel_formats_and_odd_sizes(name, codec, pix_fmt, size, tmp_path):
 
 
 def test_lossless_rgb_is_bit_exact(tmp_path):
-    pictures = [np.random.default_rng(index).integers(0, 256, (17, 33, 3)).astype(np.uint8) for index in range(3)]
-    images, _ = decode_video(write_video(tmp_path / "a.mov", pictures, codec="qtrle", pix_fmt="rgb24"))
+    pictures = [
+        np.random.default_rng(index).integers(0, 256, (17, 33, 3)).astype(np.uint8)
+        for index in range(3)
+    ]
+    images, _ = decode_video(
+        write_video(tmp_path / "a.mov", pictures, codec="qtrle", pix_fmt="rgb24")
+    )
     np.testing.assert_array_equal(images, pictures)
 
 
 def test_frame_size_may_change(tmp_path):
-    parts = [write_video(tmp_path / "part.h264", gray_images(5, *size)).read_bytes() for size in ((64, 48), (96, 32))]
+    parts = [
+        write_video(tmp_path / "part.h264", gray_images(5, *size)).read_bytes()
+        for size in ((64, 48), (96, 32))
+    ]
     path = write_file(tmp_path / "both.h264", b"".join(parts))
-    assert [block.pixels.shape for block in FrameReader(path).blocks()] == [(5, 48, 64, 3), (5, 32, 96, 3)]
+    assert [block.pixels.shape for block in FrameReader(path).blocks()] == [
+        (5, 48, 64, 3),
+        (5, 32, 96, 3),
+    ]
     images, times = decode_video(path)
     assert gray_indices(images) == [0, 1, 2, 3, 4] * 2
     assert (np.diff(times) > 0).all()
@@ -168,22 +181,31 @@ def corner_colors(image):
 )
 def test_rotation_is_applied(settings, expected, tmp_path):
     picture = np.zeros((48, 64, 3), np.uint8)
-    picture[:16, :16], picture[:16, -16:], picture[-16:, :16] = (255, 0, 0), (0, 0, 255), (0, 255, 0)
+    picture[:16, :16] = (255, 0, 0)
+    picture[:16, -16:] = (0, 0, 255)
+    picture[-16:, :16] = (0, 255, 0)
     path = write_video(tmp_path / "a.mp4", [picture] * 3, **settings)
     images, _ = decode_video(path)
     assert [corner_colors(image) for image in images] == [expected] * 3
     seen = probe(path)
     assert images[0].shape == (seen.height, seen.width, 3)
-    assert (seen.width, seen.height) == ((48, 64) if settings.get("rotation", 0) % 180 else (64, 48))
+    assert (seen.width, seen.height) == (
+        (48, 64) if settings.get("rotation", 0) % 180 else (64, 48)
+    )
 
 
 @pytest.mark.parametrize(
-    ("block_bytes", "expected"), [(video.BLOCK_BYTES, [16, 4]), (7 * 48 * 64 * 3 + 1, [7, 7, 6]), (1, [1] * 20)]
+    ("block_bytes", "expected"),
+    [(video.BLOCK_BYTES, [16, 4]), (7 * 48 * 64 * 3 + 1, [7, 7, 6]), (1, [1] * 20)],
 )
 def test_blocks_are_bounded_in_frames_and_bytes(block_bytes, expected, tmp_path, monkeypatch):
     monkeypatch.setattr(video, "BLOCK_BYTES", block_bytes)
     blocks = list(FrameReader(write_video(tmp_path / "a.mp4", 20)).blocks())
-    assert [len(block.pixels) for block in blocks] == [len(block.pts_seconds) for block in blocks] == expected
+    assert (
+        [len(block.pixels) for block in blocks]
+        == [len(block.pts_seconds) for block in blocks]
+        == expected
+    )
     assert gray_indices([image for block in blocks for image in block.pixels]) == list(range(20))
 
 
@@ -261,7 +283,9 @@ def test_metadata_need_not_be_utf8(tmp_path):
 # --- files that are not videos
 
 
-@pytest.mark.parametrize("content", [b"", b"This is text.\n" * 50, bytes(5000), b"\x89PNG\r\n\x1a\n" + bytes(50), None])
+@pytest.mark.parametrize(
+    "content", [b"", b"This is text.\n" * 50, bytes(5000), b"\x89PNG\r\n\x1a\n" + bytes(50), None]
+)
 def test_files_that_are_not_videos_are_rejected(content, tmp_path):
     path = tmp_path / "a.mp4"
     if content is not None:
@@ -284,7 +308,9 @@ def test_audio_only_file_is_rejected(name, codec, tmp_path):
     path = tmp_path / name
     with av.open(str(path), "w") as output:
         stream = output.add_stream(codec, rate=44100)
-        frame = av.AudioFrame.from_ndarray(np.zeros((1, 4410), np.int16), format="s16", layout="mono")
+        frame = av.AudioFrame.from_ndarray(
+            np.zeros((1, 4410), np.int16), format="s16", layout="mono"
+        )
         frame.sample_rate = 44100
         for converted in av.AudioResampler(stream.format, "mono", 44100).resample(frame):
             output.mux(stream.encode(converted))
@@ -305,9 +331,11 @@ def test_header_without_frames_is_rejected(tmp_path):
     [
         "#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:10\n#EXTINF:1.0,\n{}\n#EXT-X-ENDLIST\n",
         "ffconcat version 1.0\nfile '{}'\n",
-        '<?xml version="1.0"?><MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static"><Period><AdaptationSet>'
+        '<?xml version="1.0"?><MPD xmlns="urn:mpeg:dash:schema:mpd:2011" '
+        'type="static"><Period><AdaptationSet>'
         "<Representation><BaseURL>{}</BaseURL></Representation></AdaptationSet></Period></MPD>",
-        "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 9 RTP/AVP 96\na=rtpmap:96 H264/90000\n",
+        "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 9 RTP/AVP "
+        "96\na=rtpmap:96 H264/90000\n",
     ],
     ids=["m3u8", "ffconcat", "mpd", "sdp"],
 )
@@ -386,11 +414,19 @@ def test_segments_are_decoded_from_a_keyframe_nearby(tmp_path, monkeypatch):
         decoded.clear()
         for start in range(6):
             decode_video(path, segment=FileSegment(start * scale, (start + 1) * scale, unit))
-        assert len(decoded) < 60 + 6 * 20  # margin plus one group of pictures; without seeking, 210 frames are decoded
+        # Margin plus one group of pictures; without seeking, 210 frames are decoded.
+        assert len(decoded) < 60 + 6 * 20
 
 
 @pytest.mark.parametrize(
-    "segment", [FileSegment(0, 30, "f"), FileSegment(20, 21, "f"), FileSegment(1, 3), FileSegment(5), FileSegment(5, 6)]
+    "segment",
+    [
+        FileSegment(0, 30, "f"),
+        FileSegment(20, 21, "f"),
+        FileSegment(1, 3),
+        FileSegment(5),
+        FileSegment(5, 6),
+    ],
 )
 def test_segments_outside_of_the_file(segment, tmp_path):
     path = write_video(tmp_path / "a.mp4", 20, fps=10)
@@ -410,5 +446,6 @@ def test_real_clips(name):
     assert len(images) == CLIP_FRAMES[name]
     assert (np.diff(times) > 0).all()
     seen = probe(CLIPS / name)
-    assert seen.frames - len(images) == (1 if "RATRACE" in name else 0)  # this file ends with an empty packet
+    # This file ends with an empty packet.
+    assert seen.frames - len(images) == (1 if "RATRACE" in name else 0)
     assert (*images[0].shape[:2], seen.truncation) == (seen.height, seen.width, "")

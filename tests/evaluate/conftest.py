@@ -41,7 +41,9 @@ def join():
     def make(embeddings, labels, is_ego, **more):
         return Frames(
             np.concatenate([np.asarray(video, np.float32) for video in embeddings]),
-            None if labels is None else np.concatenate([np.asarray(video, np.int64) for video in labels]),
+            None
+            if labels is None
+            else np.concatenate([np.asarray(video, np.int64) for video in labels]),
             np.array([len(video) for video in embeddings]),
             np.array(is_ego, bool),
             **more,
@@ -52,17 +54,23 @@ def join():
 
 @pytest.fixture(scope="session")
 def make_frames(join):
-    """Make videos that go through the phases at different speeds, each with its own offset and noise."""
+    """Make videos that go through the phases at different speeds, each with its own offset and
+    noise.
+    """
 
     def make(seed, *, ego=4, exo=4, dimensions=8, phases=3, noise=0.7):
-        world, random = np.random.default_rng(99), np.random.default_rng(seed)
+        world = np.random.default_rng(99)
+        random = np.random.default_rng(seed)
         path = world.standard_normal((phases + 1, dimensions))
-        embeddings, labels = [], []
+        embeddings = []
+        labels = []
         for _ in range(ego + exo):
             frames = int(random.integers(20, 40))
             at = phases * np.linspace(0, 1, frames) ** random.uniform(0.6, 1.6)
             labels.append(np.minimum(at.astype(int), phases - 1))
-            clean = np.stack([np.interp(at, np.arange(phases + 1), column) for column in path.T], axis=1)
+            clean = np.stack(
+                [np.interp(at, np.arange(phases + 1), column) for column in path.T], axis=1
+            )
             style = 0.4 * random.standard_normal(dimensions)
             embeddings.append(clean + style + noise * random.standard_normal((frames, dimensions)))
         return join(embeddings, labels, [True] * ego + [False] * exo)
@@ -92,7 +100,9 @@ def features_dir(tmp_path):
 
 @pytest.fixture(scope="session")
 def tea(tmp_path_factory):
-    """Features (CLIP and random) and manifest of the tea dataset, with 3 train, 2 val and 3 test videos per view."""
+    """Features (CLIP and random) and manifest of the tea dataset, with 3 train, 2 val and 3 test
+    videos per view.
+    """
     videos = {
         (split, view, f"{split}_{view}_{index}"): 40 + 7 * index + (view == "exo")
         for split, count in {"train": 3, "val": 2, "test": 3}.items()
@@ -106,7 +116,9 @@ def tea(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def make_run(tmp_path_factory, tea):
-    """Write each run once per session and copy it later, because atomic writes are slower than copies."""
+    """Write each run once per session and copy it later, because atomic writes are slower than
+    copies.
+    """
 
     @cache
     def make(name, trimmed, recipe, title, **options):

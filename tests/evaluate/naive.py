@@ -15,7 +15,8 @@ from byov.evaluate.frames import VIEWS
 def phase_f1(train, test):
     scores = {}
     for setting, (train_view, test_view) in VIEWS.items():
-        fitted, scored = train.of_view(train_view), test.of_view(test_view)
+        fitted = train.of_view(train_view)
+        scored = test.of_view(test_view)
         predicted = SVC().fit(fitted.embeddings, fitted.labels).predict(scored.embeddings)
         scores[setting] = f1_score(scored.labels, predicted, average="weighted")
     return scores
@@ -23,7 +24,8 @@ def phase_f1(train, test):
 
 def retrieval_at(test, setting, k):
     """Compute map@K for one setting and one K, query by query."""
-    embeddings, is_ego = test.embeddings.astype(np.float64), test.is_ego[test.video_of_frame]
+    embeddings = test.embeddings.astype(np.float64)
+    is_ego = test.is_ego[test.video_of_frame]
     query_view, candidate_view = VIEWS[setting]
     means = []
     for query, video in enumerate(test.video_of_frame):
@@ -46,18 +48,28 @@ def mean_average_precision(test, ks=(5, 10, 15)):
 
 def with_progress(frames, phase, time_column, precision=np.float64):
     """Return regression inputs and targets from the videos that contain the phase."""
-    inputs, targets = [], []
+    inputs = []
+    targets = []
     for start, length in zip(frames.starts, frames.lengths, strict=True):
-        own, time = slice(start, start + length), np.arange(length)
+        own = slice(start, start + length)
+        time = np.arange(length)
         of_phase = np.flatnonzero(frames.labels[own] == phase)
         if len(of_phase):
-            inputs.append(np.hstack([frames.embeddings[own].astype(precision)] + [time[:, None] * 0.001] * time_column))
+            inputs.append(
+                np.hstack(
+                    [frames.embeddings[own].astype(precision)]
+                    + [time[:, None] * 0.001] * time_column
+                )
+            )
             targets.append((time - of_phase[-1]) / length)
     return np.concatenate(inputs), np.concatenate(targets)
 
 
 def phase_progression(train, test, *, time_column=False, precision=np.float64):
-    """Compute the mean R² over phases. AE2 uses single precision, or double precision with the time column."""
+    """Compute the mean R² over phases.
+
+    AE2 uses single precision, or double precision with the time column.
+    """
     scores = []
     for phase in np.unique(train.labels):
         regressor = LinearRegression().fit(*with_progress(train, phase, time_column, precision))
@@ -69,7 +81,9 @@ def phase_progression(train, test, *, time_column=False, precision=np.float64):
 def kendalls_tau(test, *, stride=5):
     """Compute the mean tau over all ordered pairs of videos."""
     embeddings = test.embeddings.astype(np.float64)
-    videos = [embeddings[s : s + n : stride] for s, n in zip(test.starts, test.lengths, strict=True)]
+    videos = [
+        embeddings[s : s + n : stride] for s, n in zip(test.starts, test.lengths, strict=True)
+    ]
     taus = []
     for one, query in enumerate(videos):
         for other, target in enumerate(videos):

@@ -58,7 +58,9 @@ def test_one_task_of_the_newest_run(byov_eval, write_run):
     assert code == 0, err
     assert "tea, test split, standard protocol: Frame retrieval (6 videos, 3 ego and 3 exo" in out
     assert all(name in out for name in ("Time only", "Untrained (first)", "first"))
-    assert re.fullmatch(r"first is ahead of Time only in \d of 3 columns of F1 and mAP.", out.splitlines()[-1])
+    assert re.fullmatch(
+        r"first is ahead of Time only in \d of 3 columns of F1 and mAP.", out.splitlines()[-1]
+    )
     assert (folder / "results-retrieval.json").is_file()
     assert not (folder / "results.json").exists()
 
@@ -76,10 +78,22 @@ def test_all_tasks_with_baselines_under_all_protocols(evaluated, write_run):
         "Untrained (first)",
         "first",
     ]
-    assert row_names(document) == row_names(document, "trimmed") == row_names(document, "online") == expected
+    assert (
+        row_names(document)
+        == row_names(document, "trimmed")
+        == row_names(document, "online")
+        == expected
+    )
     assert document["protocols"]["trimmed"]["videos"] == 12
     assert (document["split"], document["settings"]["ks"]) == ("test", [5, 10, 15])
-    assert document["versions"].keys() == {"python", "byov", "numpy", "scipy", "scikit-learn", "svm"}
+    assert document["versions"].keys() == {
+        "python",
+        "byov",
+        "numpy",
+        "scipy",
+        "scikit-learn",
+        "svm",
+    }
     rows = document["protocols"]["standard"]["rows"]
     assert len(rows[-1]["origin"]["model_sha256"]) == 64
     assert rows[4]["origin"]["features_sha256"] == rows[3]["origin"]["features_sha256"]
@@ -106,9 +120,15 @@ def test_results_of_an_unfinished_run_are_flagged(byov_eval, write_run):
 
 
 def test_runs_that_differ_in_their_seed_have_a_mean(evaluated, write_run, tmp_path):
-    for name, seed, recipe, title in (("a", 0, "x", "TCC"), ("b", 1, "x", "TCC"), ("c", 0, "y", "")):
+    for name, seed, recipe, title in (
+        ("a", 0, "x", "TCC"),
+        ("b", 1, "x", "TCC"),
+        ("c", 0, "y", ""),
+    ):
         write_run(name, seed=seed, recipe=recipe, title=title)
-    document = evaluated(*options_for_runs("a", "b", "c"), "--task", "tau", "--out", tmp_path / "out")
+    document = evaluated(
+        *options_for_runs("a", "b", "c"), "--task", "tau", "--out", tmp_path / "out"
+    )
     assert row_names(document) == [
         "Time only",
         "Untrained, mean of a, b: TCC (ViT-B/16, frozen)",  # c has the same initialization as a
@@ -124,9 +144,12 @@ def test_runs_that_differ_in_their_seed_have_a_mean(evaluated, write_run, tmp_pa
 
 
 @pytest.mark.slow
-def test_rows_scored_in_parallel_processes_are_the_same(evaluated, write_run, monkeypatch, features_dir):
+def test_rows_scored_in_parallel_processes_are_the_same(
+    evaluated, write_run, monkeypatch, features_dir
+):
     write_run("first")
-    (features_dir / "tea" / "random--tiny" / "ego" / "test_ego_0.h5").unlink()  # the row of these features is skipped
+    # The row of these features is skipped.
+    (features_dir / "tea" / "random--tiny" / "ego" / "test_ego_0.h5").unlink()
     in_turn = evaluated("--task", "all")
     monkeypatch.setattr(row_tasks, "MIN_FRAMES", 0)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
@@ -134,7 +157,14 @@ def test_rows_scored_in_parallel_processes_are_the_same(evaluated, write_run, mo
 
 
 def test_cached_features_without_a_run(byov_eval, manifest, tmp_path):
-    options = ("--dataset", manifest.dataset, "--features", "cls", "--encoder", "openai/clip-vit-base-patch16")
+    options = (
+        "--dataset",
+        manifest.dataset,
+        "--features",
+        "cls",
+        "--encoder",
+        "openai/clip-vit-base-patch16",
+    )
     code, out, err = byov_eval(*options, "--task", "all")
     assert code == 0, err
     assert "CLIP features" in out
@@ -168,10 +198,17 @@ def test_published_rows_are_shown_for_whole_test_videos(byov_eval, renamed):
 def test_pour_liquid_uses_the_time_column(byov_eval, evaluated, renamed):
     options = (*renamed("pour_liquid"), "--task", "progression")
     assert "time column" in byov_eval(*options)[1]
-    assert evaluated(*options)["protocols"]["standard"]["rows"][0]["scores"]["progression"]["time_column"] is True
+    assert (
+        evaluated(*options)["protocols"]["standard"]["rows"][0]["scores"]["progression"][
+            "time_column"
+        ]
+        is True
+    )
 
 
-@pytest.mark.parametrize(("name", "options"), [("three_phases", ()), ("missing_phase_time_column", ("--time-column",))])
+@pytest.mark.parametrize(
+    ("name", "options"), [("three_phases", ()), ("missing_phase_time_column", ("--time-column",))]
+)
 def test_golden_files(evaluated, name, options):
     path = GOLDEN / f"{name}.npz"
     document = evaluated("--embeddings", path, "--task", "all", *options)
@@ -181,7 +218,9 @@ def test_golden_files(evaluated, name, options):
             assert document[task] == pytest.approx(scores, abs=1e-6)
             continue
         for key, value in scores.items():
-            assert document[task][key] == pytest.approx(value, abs=1e-4 if task == "classification" else 1e-6)
+            assert document[task][key] == pytest.approx(
+                value, abs=1e-4 if task == "classification" else 1e-6
+            )
     assert document["time_only"]["kendalls_tau"] > 0.9
     assert document["origin"]["file"] == f"{name}.npz"
 
@@ -208,7 +247,10 @@ def test_own_embeddings_as_a_table_with_intervals(byov_eval, tmp_path):
         (("--task", "retrieval"), "byov-train --ratio 0.3"),
         (("--run", "gone", "--task", "tau"), "gone"),
         (("--task", "tau", "--features", "cls"), "--encoder openai"),
-        (("--task", "tau", "--features", "cls", "--encoder", "random/tiny"), "merged:0.3, merged:1.0"),
+        (
+            ("--task", "tau", "--features", "cls", "--encoder", "random/tiny"),
+            "merged:0.3, merged:1.0",
+        ),
         (("--task", "tau", "--features", "order", "--encoder", "random/tiny"), "--features order"),
         (("--task", "tau", "--encoder", "random/tiny"), "--features"),
         (("--task", "tau", "--k", "x"), "--k x"),
@@ -232,7 +274,9 @@ def test_option_values():
             parse_ks(text)
 
 
-def test_trimmed_protocol_is_skipped_without_sub_clips_unless_requested(byov_eval, evaluated, write_run):
+def test_trimmed_protocol_is_skipped_without_sub_clips_unless_requested(
+    byov_eval, evaluated, write_run
+):
     write_run("first", trimmed=False)
     assert evaluated("--task", "all")["protocols"].keys() == {"standard"}
     code, _, err = byov_eval("--task", "tau", "--protocol", "trimmed")
@@ -250,8 +294,13 @@ def test_videos_never_extracted_are_listed(evaluated, features_dir, manifest, wr
 @pytest.mark.parametrize("width", [20, 60, 100, 200])
 def test_numbers_are_never_truncated_in_narrow_terminals(width):
     columns = main_columns(EvaluationOptions())
-    wide = {column.score: Score(-0.123456, deviation=0.5, interval=(-0.9, 0.9)) for column in columns}
-    rows = (Row("a run with a long name\x1b]0;x\x07[bold]", "run", wide), Row("Time only", "time", wide))
+    wide = {
+        column.score: Score(-0.123456, deviation=0.5, interval=(-0.9, 0.9)) for column in columns
+    }
+    rows = (
+        Row("a run with a long name\x1b]0;x\x07[bold]", "run", wide),
+        Row("Time only", "time", wide),
+    )
     stream = io.StringIO()
     print_table(Table("title", columns, rows), Console(file=stream, width=width))
     text = stream.getvalue()

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score
 
-from byov.evaluate.classification import draw_videos, few_shot_f1, fit_classifiers, phase_f1, svm_solver, weighted_f1
+from byov.evaluate.classification import (
+    draw_videos,
+    few_shot_f1,
+    fit_classifiers,
+    phase_f1,
+    svm_solver,
+    weighted_f1,
+)
 from byov.evaluate.frames import SETTINGS, Missing
 
 
@@ -22,7 +29,9 @@ def test(make_frames):
 
 def test_unseen_phases_and_constant_embeddings_are_scored(naive, train, test):
     seen = replace(train, labels=np.minimum(train.labels, 3))
-    flat, flat_test = (replace(frames, embeddings=np.ones_like(frames.embeddings)) for frames in (train, test))
+    flat, flat_test = (
+        replace(frames, embeddings=np.ones_like(frames.embeddings)) for frames in (train, test)
+    )
     for frames in ((seen, test), (flat, flat_test)):
         assert phase_f1(*frames) == pytest.approx(naive.phase_f1(*frames))
 
@@ -33,7 +42,9 @@ def test_missing_views_labels_and_phases_have_a_reason(train, test):
     assert isinstance(scores["ego2exo"], float)
     assert scores["exo2ego"] == Missing("no exo training videos")
     assert phase_f1(train, test.of_view(True))["ego2exo"] == Missing("no exo test videos")
-    assert phase_f1(train, replace(test, labels=None)) == dict.fromkeys(SETTINGS, Missing("no phase labels"))
+    assert phase_f1(train, replace(test, labels=None)) == dict.fromkeys(
+        SETTINGS, Missing("no phase labels")
+    )
     single = np.where(train.is_ego[train.video_of_frame], 2, train.labels)
     scores = phase_f1(replace(train, labels=single), test)
     assert scores["ego2exo"] == Missing("only phase 2 in the training videos")
@@ -49,10 +60,13 @@ def test_training_frames_are_fitted_once(train, test):
 
 def test_weighted_f1_matches_scikit_learn():
     random = np.random.default_rng(0)
-    true, predicted = random.integers(0, 3, 100), random.integers(0, 4, 100)
+    true = random.integers(0, 3, 100)
+    predicted = random.integers(0, 4, 100)
     confusion = np.zeros((4, 4))
     np.add.at(confusion, (true, predicted), 1)
-    assert weighted_f1(confusion) == pytest.approx(f1_score(true, predicted, average="weighted", zero_division=0))
+    assert weighted_f1(confusion) == pytest.approx(
+        f1_score(true, predicted, average="weighted", zero_division=0)
+    )
 
 
 @pytest.mark.parametrize(("fraction", "draws"), [(0.1, 10), (0.5, 2), (1.0, 1), (0.2, 5), (0.3, 3)])
@@ -83,7 +97,9 @@ def test_few_shot_draws_depend_on_the_seed_only():
 
 def test_few_shot_is_the_mean_over_draws(naive, train, test):
     scores = few_shot_f1(train, test, fractions=(0.5, 1.0), seed=3)
-    singles = [naive.phase_f1(train.select(videos), test) for videos in draw_videos(train.is_ego, 0.5, 3)]
+    singles = [
+        naive.phase_f1(train.select(videos), test) for videos in draw_videos(train.is_ego, 0.5, 3)
+    ]
     for setting in SETTINGS:
         values = [single[setting] for single in singles]
         assert scores[0.5][setting].value == pytest.approx(np.mean(values))
@@ -101,7 +117,8 @@ def test_both_solvers_match_the_reference(naive, make_frames, monkeypatch, solve
     elif find_spec("sklearnex") is None:
         pytest.skip("the extra `fast` is not installed")
     assert svm_solver() == solver
-    train, test = make_frames(5, ego=20, exo=20, phases=phases), make_frames(6, ego=200, exo=200, phases=phases)
+    train = make_frames(5, ego=20, exo=20, phases=phases)
+    test = make_frames(6, ego=200, exo=200, phases=phases)
     assert len(test.labels) > 10_000  # one prediction changes F1 by less than 1e-4
     tolerance = 1e-12 if solver == "scikit-learn" else 2e-4
     scores = phase_f1(train, test)

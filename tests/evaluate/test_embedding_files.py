@@ -23,7 +23,9 @@ TRAIN = ("train_embeddings", "train_labels", "train_lengths", "train_is_ego")
 
 @pytest.fixture
 def write(tmp_path):
-    """Return a function that writes an .npz file with several videos; arrays given as None are left out."""
+    """Return a function that writes an .npz file with several videos; arrays given as None are left
+    out.
+    """
 
     def save(**changes):
         arrays = {
@@ -36,7 +38,10 @@ def write(tmp_path):
             "test_lengths": np.array([1, 2]),
             "test_is_ego": np.array([True, False]),
         } | changes
-        np.savez(tmp_path / "own.npz", **{key: value for key, value in arrays.items() if value is not None})
+        np.savez(
+            tmp_path / "own.npz",
+            **{key: value for key, value in arrays.items() if value is not None},
+        )
         return tmp_path / "own.npz"
 
     return save
@@ -45,7 +50,8 @@ def write(tmp_path):
 def test_arrays_become_frames(write):
     embeddings = np.asfortranarray(np.arange(6, dtype=">f8").reshape(3, 2))
     reader = read_npz(write(test_embeddings=embeddings, test_labels=np.array([0, 1, 1], np.uint8)))
-    train, test = reader.frames("train"), reader.frames("test")
+    train = reader.frames("train")
+    test = reader.frames("test")
     assert train.lengths.tolist() == [4, 6]
     assert (test.is_ego.tolist(), test.labels.tolist()) == ([True, False], [0, 1, 1])
     assert test.embeddings.dtype == np.float32
@@ -55,18 +61,31 @@ def test_arrays_become_frames(write):
 def test_labels_and_training_videos_are_optional(write):
     assert read_npz(write(test_labels=None)).frames("test").labels is None
     assert read_npz(write(test_labels=np.array([-1, -1, -1]))).frames("test").labels is None
-    assert read_npz(write(test_labels=np.array([0, -1, -1]))).frames("test").has_labels.tolist() == [True, False]
-    assert {video.split for video in read_npz(write(**dict.fromkeys(TRAIN))).manifest.videos} == {"test"}
+    assert read_npz(write(test_labels=np.array([0, -1, -1]))).frames(
+        "test"
+    ).has_labels.tolist() == [True, False]
+    assert {video.split for video in read_npz(write(**dict.fromkeys(TRAIN))).manifest.videos} == {
+        "test"
+    }
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"test_lengths": np.array([1, 3])}, r"lengths .* \(not 4\)"),
-        ({"test_lengths": np.array([2**63 - 1, 2**63 - 1, 5])}, r"lengths .* \(not 18446744073709551619\)"),
+        (
+            {"test_lengths": np.array([2**63 - 1, 2**63 - 1, 5])},
+            r"lengths .* \(not 18446744073709551619\)",
+        ),
         ({"test_lengths": np.array([3, 0])}, "lengths must be positive"),
-        ({"test_label": np.zeros(3)}, "unknown array 'test_label'; expected {train,test}_{embeddings"),
-        ({"test_lengths": None}, "an array is missing: 'test_lengths'; it has .*; expected {train,test}_{embeddings"),
+        (
+            {"test_label": np.zeros(3)},
+            "unknown array 'test_label'; expected {train,test}_{embeddings",
+        ),
+        (
+            {"test_lengths": None},
+            "an array is missing: 'test_lengths'; it has .*; expected {train,test}_{embeddings",
+        ),
         ({"test_labels": np.array([0, 1])}, r"test_labels \(2,\)"),
         ({"test_labels": np.array([0, -2, 1])}, "labels from -2 to 1"),
         ({"test_labels": np.array([0, 10**12, 1])}, "labels from 0 to 1000000000000"),
@@ -114,13 +133,16 @@ def test_other_files_are_rejected(tmp_path, content):
     path = tmp_path / "own.npz"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(EvaluationError, match=r"own\.npz: (not a readable \.npz file|no such file)"):
+    with pytest.raises(
+        EvaluationError, match=r"own\.npz: (not a readable \.npz file|no such file)"
+    ):
         read_npz(path)
 
 
 def test_flipped_bytes_are_an_error_or_harmless(write):
     path = write()
-    intact, whole = read_npz(path).frames("test").embeddings, path.read_bytes()
+    intact = read_npz(path).frames("test").embeddings
+    whole = path.read_bytes()
     for place in range(0, len(whole), 7):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x41]) + whole[place + 1 :])
         try:
@@ -153,7 +175,9 @@ def embedded(write_run, runs_dir):
 
 @pytest.fixture
 def as_npz(embedded, tmp_path):
-    """Return a function that converts the embeddings to .npz files in one folder; arrays given as None are left out."""
+    """Return a function that converts the embeddings to .npz files in one folder; arrays given as
+    None are left out.
+    """
 
     def write(*, with_view=True, pattern="*", **changes):
         folder = tmp_path / "npz"
@@ -162,23 +186,38 @@ def as_npz(embedded, tmp_path):
             embedding, source = read_embedding(path)
             texts = {"run": source.run, "model_sha256": source.model_sha256, "video": source.video}
             texts |= {"view": path.parent.name} if with_view else {}
-            arrays = {name: np.array(text) for name, text in texts.items()} | {"embedding": embedding} | changes
-            np.savez(folder / f"{path.stem}.npz", **{key: value for key, value in arrays.items() if value is not None})
+            arrays = (
+                {name: np.array(text) for name, text in texts.items()}
+                | {"embedding": embedding}
+                | changes
+            )
+            np.savez(
+                folder / f"{path.stem}.npz",
+                **{key: value for key, value in arrays.items() if value is not None},
+            )
         return folder
 
     return write
 
 
-def test_files_of_a_dataset_score_as_the_run_does(embedded, as_npz, manifest, runs_dir, features_dir):
+def test_files_of_a_dataset_score_as_the_run_does(
+    embedded, as_npz, manifest, runs_dir, features_dir
+):
     scope = Scope("test", ("standard",), tasks_of(manifest), OPTIONS)
     expected = evaluate(RunEmbeddings(runs_dir, features_dir, "first"), scope)["standard"]
     time = evaluate(TimeOnly(manifest), scope)["standard"]
     for path in (embedded, as_npz(with_view=False)):
-        row, time_row = evaluate_file(open_embeddings(path, manifest), None, OPTIONS).rows["standard"]
+        row, time_row = evaluate_file(open_embeddings(path, manifest), None, OPTIONS).rows[
+            "standard"
+        ]
         assert row.nested_scores() == expected.nested_scores()
         assert (row.name, time_row.name) == (path.name, "Time only")
         assert time_row.nested_scores() == time.nested_scores()
-        assert row.origin == {"files": path.name, "run": "first", "model_sha256": expected.origin["model_sha256"]}
+        assert row.origin == {
+            "files": path.name,
+            "run": "first",
+            "model_sha256": expected.origin["model_sha256"],
+        }
     of_pour_liquid = open_embeddings(embedded, replace(manifest, dataset="pour_liquid"))
     assert evaluate_file(of_pour_liquid, ["progression"], OPTIONS).rows["standard"][0].time_column
 
@@ -190,7 +229,10 @@ def test_files_without_a_dataset_are_scored_by_tau(as_npz, caplog):
     assert results.scope.tasks == ("tau",)
     assert results.counts["standard"] == {"videos": 6, "ego": 3, "exo": 3, "frames": 285}
     assert "--dataset NAME" in caplog.text
-    for task, message in (("retrieval", "no phase labels"), ("classification", "no training videos")):
+    for task, message in (
+        ("retrieval", "no phase labels"),
+        ("classification", "no training videos"),
+    ):
         with pytest.raises(EvaluationError, match=message):
             evaluate_file(open_embeddings(path), [task], OPTIONS)
     single = evaluate_file(open_embeddings(path / "test_ego_0.npz"), ["tau"], OPTIONS)
@@ -205,7 +247,9 @@ def test_some_of_the_test_videos_are_enough(as_npz, manifest):
     assert results.scope.tasks == ("retrieval", "tau")
     assert results.counts["standard"]["videos"] == 4
     with pytest.raises(EvaluationError, match="none of the files belongs to a test video of tea"):
-        evaluate_file(open_embeddings(as_npz(pattern="train_*") / "train_ego_0.npz", manifest), None, OPTIONS)
+        evaluate_file(
+            open_embeddings(as_npz(pattern="train_*") / "train_ego_0.npz", manifest), None, OPTIONS
+        )
 
 
 @pytest.mark.parametrize(
@@ -230,12 +274,18 @@ def test_unusable_files_are_rejected(as_npz, changes, message):
 
 def test_files_must_be_of_one_model_and_match_the_dataset(as_npz, manifest):
     path = as_npz(pattern="test_ego_0", video=np.array("other"))
-    with pytest.raises(EvaluationError, match=r"test_ego_0.npz: its video matches none of the videos of tea"):
+    with pytest.raises(
+        EvaluationError, match=r"test_ego_0.npz: its video matches none of the videos of tea"
+    ):
         open_embeddings(path, manifest)
     both_views = [replace(manifest.videos[0], id="other", view=view) for view in ("ego", "exo")]
-    assert open_embeddings(path, replace(manifest, videos=tuple(both_views))).manifest.videos == (both_views[0],)
+    assert open_embeddings(path, replace(manifest, videos=tuple(both_views))).manifest.videos == (
+        both_views[0],
+    )
     path = as_npz(pattern="test_ego_0", embedding=np.zeros((3, 2), np.float32))
-    with pytest.raises(EvaluationError, match="3 embeddings for ego/test_ego_0, which has 40 frames in tea"):
+    with pytest.raises(
+        EvaluationError, match="3 embeddings for ego/test_ego_0, which has 40 frames in tea"
+    ):
         open_embeddings(path, manifest).frames("test")
     as_npz(pattern="test_ego_1", model_sha256=np.array("cd" * 32), run=np.array("second"))
     with pytest.raises(EvaluationError, match="score them separately"):

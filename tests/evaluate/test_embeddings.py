@@ -14,7 +14,14 @@ from byov.cache.hdf5 import read_array
 from byov.cache.layout import trimmed_clips
 from byov.errors import CacheError, EvaluationError, StaleError
 from byov.evaluate.action_probe import video_means
-from byov.evaluate.embeddings import CachedFeatures, RunEmbeddings, TimeOnly, features_name, read_manifest, row_title
+from byov.evaluate.embeddings import (
+    CachedFeatures,
+    RunEmbeddings,
+    TimeOnly,
+    features_name,
+    read_manifest,
+    row_title,
+)
 from byov.evaluate.protocols import segments
 
 
@@ -47,8 +54,11 @@ def test_run_embeddings_come_in_the_order_of_the_manifest(run_reader, manifest, 
 
 
 def test_untrained_embeddings_are_read_from_their_own_files(run_reader):
-    trained, untrained = run_reader(), run_reader(untrained=True)
-    assert not np.array_equal(trained.frames("test").embeddings, untrained.frames("test").embeddings)
+    trained = run_reader()
+    untrained = run_reader(untrained=True)
+    assert not np.array_equal(
+        trained.frames("test").embeddings, untrained.frames("test").embeddings
+    )
     assert untrained.origin()["model_sha256"] == untrained.run.untrained_sha256
     assert (trained.kind, untrained.kind) == ("run", "untrained")
 
@@ -58,13 +68,18 @@ def test_sub_clips_replace_the_videos(run_reader, manifest):
     first = next(video for video in manifest.videos if video.split == "val")
     clips = trimmed_clips("tea", first.view, first.id, first.frames)
     assert frames.lengths[:2].tolist() == [end - start + 1 for start, end in clips]
-    assert frames.labels[: frames.lengths[0]].tolist() == list(first.labels[clips[0][0] : clips[0][1] + 1])
+    assert frames.labels[: frames.lengths[0]].tolist() == list(
+        first.labels[clips[0][0] : clips[0][1] + 1]
+    )
     assert frames.recordings.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
 def test_absent_embeddings_name_the_command(run_reader, runs_dir):
     (runs_dir / "first" / "embeddings" / "exo" / "test_exo_1.h5").unlink()
-    message = r"no embeddings for 1 of 6 test videos \(first: exo/test_exo_1\); .*byov-train --run first --embed-only"
+    message = (
+        r"no embeddings for 1 of 6 test videos \(first: exo/test_exo_1\); .*byov-train "
+        r"--run first --embed-only"
+    )
     with pytest.raises(EvaluationError, match=message):
         run_reader().frames("test")
     with pytest.raises(CacheError, match="first"):
@@ -77,7 +92,9 @@ def test_embeddings_of_another_model_are_rejected(run_reader, runs_dir):
         run_reader().frames("test")
 
 
-@pytest.mark.parametrize("changed", [{"column": "cls"}, {"first_frame": 4}, {"video": "other"}, {"dataset": "milk"}])
+@pytest.mark.parametrize(
+    "changed", [{"column": "cls"}, {"first_frame": 4}, {"video": "other"}, {"dataset": "milk"}]
+)
 def test_embeddings_of_something_else_are_rejected(runs_dir, features_dir, write_run, changed):
     write_run(**changed)
     ((key, value),) = changed.items()
@@ -87,17 +104,24 @@ def test_embeddings_of_something_else_are_rejected(runs_dir, features_dir, write
 
 def test_cached_features_are_the_stored_column(cached, features_dir):
     reader = cached("merged/1.0")
-    stored = read_array(features_dir / "tea" / CLIP_FOLDER / "ego" / "test_ego_0.h5", "merged/1.0").astype(np.float32)
+    stored = read_array(
+        features_dir / "tea" / CLIP_FOLDER / "ego" / "test_ego_0.h5", "merged/1.0"
+    ).astype(np.float32)
     np.testing.assert_array_equal(reader.frames("test").embeddings[: len(stored)], stored)
-    clip, trimmed = segments(reader.manifest, "test", "trimmed")[1], reader.frames("test", "trimmed")
-    np.testing.assert_array_equal(trimmed.embeddings[trimmed.starts[1] : trimmed.starts[2]], stored[clip.frames])
+    clip = segments(reader.manifest, "test", "trimmed")[1]
+    trimmed = reader.frames("test", "trimmed")
+    np.testing.assert_array_equal(
+        trimmed.embeddings[trimmed.starts[1] : trimmed.starts[2]], stored[clip.frames]
+    )
     assert reader.name == "CLIP features (vit-base-patch16), merged 1.0"
 
 
 @pytest.mark.parametrize("protocol", ["standard", "trimmed"])
 def test_standardized_features_have_zero_mean_and_unit_deviation(cached, protocol):
-    plain, standardized = cached(), cached(standardized=True)
-    before, after = plain.frames("test", protocol), standardized.frames("test", protocol)
+    plain = cached()
+    standardized = cached(standardized=True)
+    before = plain.frames("test", protocol)
+    after = standardized.frames("test", protocol)
     for video in range(len(before.lengths)):
         rows, scaled = (frames.select(np.array([video])).embeddings for frames in (before, after))
         np.testing.assert_allclose(scaled, (rows - rows.mean(axis=0)) / rows.std(axis=0), atol=1e-4)
@@ -138,7 +162,8 @@ def test_infinite_and_absent_features_are_rejected(cached):
         reader.frames("test")
     reader.path(second).unlink()
     with pytest.raises(
-        EvaluationError, match=r"1 of 6 test videos \(first: ego/test_ego_1\); .*byov-extract --dataset tea"
+        EvaluationError,
+        match=r"1 of 6 test videos \(first: ego/test_ego_1\); .*byov-extract --dataset tea",
     ):
         reader.frames("test")
 
@@ -153,14 +178,19 @@ def test_time_only_runs_from_0_to_1(manifest):
 
 
 def test_video_means(cached):
-    means, frames = cached().frames("test", means=True), cached().frames("test")
+    means = cached().frames("test", means=True)
+    frames = cached().frames("test")
     np.testing.assert_allclose(means.embeddings, video_means(frames), rtol=1e-6)
     assert (means.is_ego.tolist(), set(means.lengths)) == (frames.is_ego.tolist(), {1})
 
 
 def test_datasets_without_labels_have_none(features_dir, manifest):
     for labels in (lambda _: None, lambda video: (-1,) * video.frames):
-        change_test_videos(features_dir, manifest, lambda video, labels=labels: replace(video, labels=labels(video)))
+        change_test_videos(
+            features_dir,
+            manifest,
+            lambda video, labels=labels: replace(video, labels=labels(video)),
+        )
         assert TimeOnly(read_manifest(features_dir, "tea")).frames("test").labels is None
         assert TimeOnly(read_manifest(features_dir, "tea")).frames("val").labels is not None
 
@@ -192,7 +222,11 @@ def test_a_missing_split_names_the_others(features_dir, manifest):
         ("random/resnet-50", "Random features (resnet-50)", "resnet-50"),
         ("microsoft/resnet-50", "ImageNet features (resnet-50)", "resnet-50"),
         ("openai/clip-vit-large-patch14", "CLIP features (vit-large-patch14)", "ViT-L/14"),
-        ("openai/clip-vit-large-patch14-336", "CLIP features (vit-large-patch14-336)", "ViT-L/14-336"),
+        (
+            "openai/clip-vit-large-patch14-336",
+            "CLIP features (vit-large-patch14-336)",
+            "ViT-L/14-336",
+        ),
         ("facebook/dinov2-base", "dinov2-base features", "dinov2-base"),
     ],
 )

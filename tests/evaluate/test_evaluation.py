@@ -31,7 +31,9 @@ def save(features_dir, manifest):
     """Overwrite the manifest on disk with changed videos or fields."""
 
     def write(change=lambda video: video, **changes):
-        videos = tuple(changed for video in manifest.videos if (changed := change(video)) is not None)
+        videos = tuple(
+            changed for video in manifest.videos if (changed := change(video)) is not None
+        )
         replace(manifest, videos=videos, **changes).save(features_dir / "tea" / "manifest.json")
 
     return write
@@ -39,11 +41,15 @@ def save(features_dir, manifest):
 
 @pytest.fixture
 def cached(features_dir, manifest):
-    return lambda **options: CachedFeatures(features_dir, manifest.dataset, CLIP_FOLDER, "cls", **options)
+    return lambda **options: CachedFeatures(
+        features_dir, manifest.dataset, CLIP_FOLDER, "cls", **options
+    )
 
 
 def score(reader, *tasks, split="test", protocol="standard", options=None):
-    scope = Scope(split, (protocol,), tasks or tasks_of(reader.manifest), options or EvaluationOptions())
+    scope = Scope(
+        split, (protocol,), tasks or tasks_of(reader.manifest), options or EvaluationOptions()
+    )
     return evaluate(reader, scope)[protocol]
 
 
@@ -54,10 +60,18 @@ def test_run_untrained_model_features_and_time(runs_dir, features_dir, write_run
     features = score(cached(), "retrieval")
     time = score(TimeOnly(read_manifest(features_dir, "tea")), options=EvaluationOptions(ks=(1,)))
     # Only the trained embeddings depend on the phase, and each phase takes a third of the video.
-    assert run.value("classification/regular") > 0.7 > 0.5 > untrained.value("classification/regular")
+    assert (
+        run.value("classification/regular") > 0.7 > 0.5 > untrained.value("classification/regular")
+    )
     assert features.nested_scores().keys() == {"retrieval"}
     assert time.nested_scores()["retrieval"].keys() == {"map@1"}
-    assert min(time.value(name) for name in ("classification/ego2exo", "kendalls_tau/all", "progression/val")) > 0.95
+    assert (
+        min(
+            time.value(name)
+            for name in ("classification/ego2exo", "kendalls_tau/all", "progression/val")
+        )
+        > 0.95
+    )
     json.dumps([row.to_dict() for row in (run, untrained, features, time)])
 
 
@@ -65,10 +79,17 @@ def test_tasks_and_options_follow_from_the_dataset(manifest):
     assert "actions" not in tasks_of(manifest)
     assert tasks_of(replace(manifest, phases=())) == ("tau",)
     assert tasks_of(replace(manifest, phases=(), actions=("run",))) == ("actions",)
-    assert tasks_of(replace(manifest, actions=("run",))) == tuple(task for task in TASKS if task != "few-shot")
+    assert tasks_of(replace(manifest, actions=("run",))) == tuple(
+        task for task in TASKS if task != "few-shot"
+    )
     assert scope_of_all(manifest, "test", OPTIONS).protocols == ("standard", "trimmed", "online")
-    assert scope_of_all(replace(manifest, phases=()), "test", OPTIONS).protocols == ("standard", "trimmed")
-    assert scope_of_all(replace(manifest, phases=(), actions=("run",)), "test", OPTIONS).protocols == ("standard",)
+    assert scope_of_all(replace(manifest, phases=()), "test", OPTIONS).protocols == (
+        "standard",
+        "trimmed",
+    )
+    assert scope_of_all(
+        replace(manifest, phases=(), actions=("run",)), "test", OPTIONS
+    ).protocols == ("standard",)
     assert options_for("pour_liquid", EvaluationOptions()).time_column
     assert not options_for("pour_milk", EvaluationOptions()).time_column
     assert options_for("pour_milk", EvaluationOptions(time_column=True)).time_column
@@ -76,11 +97,16 @@ def test_tasks_and_options_follow_from_the_dataset(manifest):
 
 def test_labels_are_required_of_the_splits_that_a_task_uses(manifest):
     def without_labels(*splits):
-        videos = (replace(video, labels=None) if video.split in splits else video for video in manifest.videos)
+        videos = (
+            replace(video, labels=None) if video.split in splits else video
+            for video in manifest.videos
+        )
         return replace(manifest, videos=tuple(videos))
 
     for task in ("classification", "retrieval", "progression", "few-shot"):
-        with pytest.raises(EvaluationError, match=rf"no phase labels for any test video; {task} needs them"):
+        with pytest.raises(
+            EvaluationError, match=rf"no phase labels for any test video; {task} needs them"
+        ):
             require_labels(without_labels("test", "train"), "test", [task])
     require_labels(without_labels("test", "train"), "test", ["tau"])
     require_labels(without_labels("train"), "test", ["retrieval"])
@@ -110,12 +136,16 @@ def test_phase_tasks_leave_out_unlabeled_videos(cached, save, protocol):
 def test_phase_tasks_leave_out_unlabeled_frames(cached, save, protocol):
     save(
         lambda video: (
-            replace(video, labels=(-1,) * 5 + video.labels[5:-9] + (-1,) * 9) if video.id.endswith("_0") else video
+            replace(video, labels=(-1,) * 5 + video.labels[5:-9] + (-1,) * 9)
+            if video.id.endswith("_0")
+            else video
         )
     )
     tasks = ("classification", "retrieval", "progression")
     row = score(cached(), *tasks, protocol=protocol, options=OPTIONS)
-    train, test = (labeled_only(cached().frames(*which)) for which in (("train",), ("test", protocol)))
+    train, test = (
+        labeled_only(cached().frames(*which)) for which in (("train",), ("test", protocol))
+    )
     expected = score_frames(train, test, find_tasks(tasks), OPTIONS)
     assert row.notes
     for name, found in row.scores.items():
@@ -125,7 +155,9 @@ def test_phase_tasks_leave_out_unlabeled_frames(cached, save, protocol):
 def labeled_only(frames):
     kept = np.flatnonzero(frames.labels >= 0)
     lengths = np.bincount(frames.video_of_frame[kept], minlength=len(frames.lengths))
-    return Frames(frames.embeddings[kept], frames.labels[kept], lengths, frames.is_ego, frames.recordings)
+    return Frames(
+        frames.embeddings[kept], frames.labels[kept], lengths, frames.is_ego, frames.recordings
+    )
 
 
 def test_training_videos_are_read_only_if_needed(cached):
@@ -140,11 +172,15 @@ def test_training_videos_are_read_only_if_needed(cached):
 def test_phases_missing_from_training_are_noted(features_dir, save):
     save(
         lambda video: (
-            replace(video, labels=tuple(min(label, 1) for label in video.labels)) if video.split == "train" else video
+            replace(video, labels=tuple(min(label, 1) for label in video.labels))
+            if video.split == "train"
+            else video
         )
     )
     row = score(TimeOnly(read_manifest(features_dir, "tea")), "classification")
-    assert row.notes == ("no training video has phase leave: its test frames count as misclassified",)
+    assert row.notes == (
+        "no training video has phase leave: its test frames count as misclassified",
+    )
     assert 0 < row.value("classification/regular") < 0.8
 
 
@@ -163,7 +199,9 @@ def test_actions_of_whole_videos(cached, save):
         score(standardized, "actions")
 
 
-def test_comparison_skips_optional_rows_and_prints_nothing(runs_dir, features_dir, manifest, write_run, capfd, caplog):
+def test_comparison_skips_optional_rows_and_prints_nothing(
+    runs_dir, features_dir, manifest, write_run, capfd, caplog
+):
     caplog.set_level(logging.INFO, "byov")
     folder = write_run()
     readers = readers_to_compare(
@@ -172,8 +210,15 @@ def test_comparison_skips_optional_rows_and_prints_nothing(runs_dir, features_di
     scope = scope_of_all(manifest, "test", EvaluationOptions())
     with ThreadPoolExecutor(1) as pool:
         results = pool.submit(compare, manifest, readers, scope).result()
-    assert [row.name for row in results.rows["trimmed"]] == ["Time only", "Untrained (first)", "first"]
+    assert [row.name for row in results.rows["trimmed"]] == [
+        "Time only",
+        "Untrained (first)",
+        "first",
+    ]
     assert "absent has no features" in caplog.text
     (folder / "embeddings-untrained" / "ego" / "test_ego_0.h5").unlink()
-    assert [row.name for row in compare(manifest, readers, scope).rows["standard"]] == ["Time only", "first"]
+    assert [row.name for row in compare(manifest, readers, scope).rows["standard"]] == [
+        "Time only",
+        "first",
+    ]
     assert capfd.readouterr() == ("", "")

@@ -27,7 +27,9 @@ def test_select_by_index_keeps_the_given_order(frames):
     assert frames.select(np.zeros(3, bool)).embeddings.shape == (0, 1)
 
 
-@pytest.mark.parametrize(("stride", "kept"), [(1, [0, 1, 2, 3, 4, 5]), (2, [0, 2, 3, 4]), (5, [0, 3, 4])])
+@pytest.mark.parametrize(
+    ("stride", "kept"), [(1, [0, 1, 2, 3, 4, 5]), (2, [0, 2, 3, 4]), (5, [0, 3, 4])]
+)
 def test_stride_starts_at_the_first_frame_of_each_video(frames, stride, kept):
     strided = frames.every(stride)
     assert strided.embeddings[:, 0].tolist() == kept
@@ -36,11 +38,21 @@ def test_stride_starts_at_the_first_frame_of_each_video(frames, stride, kept):
 
 @pytest.mark.parametrize(
     ("lengths", "labels", "is_ego"),
-    [([2, 2], 5, [True, False]), ([5, 0], 5, [True, False]), ([2, 3], 4, [True, False]), ([2, 3], 5, [True])],
+    [
+        ([2, 2], 5, [True, False]),
+        ([5, 0], 5, [True, False]),
+        ([2, 3], 4, [True, False]),
+        ([2, 3], 5, [True]),
+    ],
 )
 def test_inconsistent_arrays_are_rejected(lengths, labels, is_ego):
     with pytest.raises(ValueError, match=r"embeddings|lengths|labels"):
-        Frames(np.zeros((5, 2), np.float32), np.zeros(labels, np.int64), np.array(lengths), np.array(is_ego))
+        Frames(
+            np.zeros((5, 2), np.float32),
+            np.zeros(labels, np.int64),
+            np.array(lengths),
+            np.array(is_ego),
+        )
 
 
 def test_unlabeled_frames_and_videos(frames):
@@ -60,6 +72,8 @@ def test_unlabeled_frames_and_videos(frames):
 
 
 def test_recordings_are_merged(frames):
-    merged = replace(frames, is_ego=np.array([True, True, False]), recordings=np.array([0, 0, 1])).merge_recordings()
+    merged = replace(
+        frames, is_ego=np.array([True, True, False]), recordings=np.array([0, 0, 1])
+    ).merge_recordings()
     assert merged.lengths.tolist() == [4, 2]
     assert merged.is_ego.tolist() == [True, False]

@@ -11,7 +11,9 @@ from byov.evaluate.retrieval import mean_average_precision
 
 
 def test_metrics_match_ae2(golden):
-    train, test, expected = golden[0], golden[1], json.loads(golden[2])
+    train = golden[0]
+    test = golden[1]
+    expected = json.loads(golden[2])
     assert phase_f1(train, test) == pytest.approx(expected["classification"], abs=1e-4)
     scores = mean_average_precision(test, (5, 10, 15))
     for k in (5, 10, 15):
@@ -25,9 +27,15 @@ def test_metrics_match_ae2(golden):
 
 
 def test_naive_metrics_match_ae2(golden, naive):
-    train, test, expected = golden[0], golden[1], json.loads(golden[2])
+    train = golden[0]
+    test = golden[1]
+    expected = json.loads(golden[2])
     assert naive.phase_f1(train, test) == pytest.approx(expected["classification"], abs=1e-4)
-    assert naive.retrieval_at(test, "ego2exo", 5) == pytest.approx(expected["retrieval"]["map@5"]["ego2exo"], abs=1e-6)
-    progression = naive.phase_progression(train, test, time_column=expected["progression"]["time_column"])
+    assert naive.retrieval_at(test, "ego2exo", 5) == pytest.approx(
+        expected["retrieval"]["map@5"]["ego2exo"], abs=1e-6
+    )
+    progression = naive.phase_progression(
+        train, test, time_column=expected["progression"]["time_column"]
+    )
     assert progression == pytest.approx(expected["progression"]["val"], abs=1e-6)
     assert naive.kendalls_tau(test) == pytest.approx(expected["kendalls_tau"], abs=1e-6)

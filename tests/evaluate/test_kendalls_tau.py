@@ -24,7 +24,9 @@ def collapsed(join):
 
 def means(frames, **options):
     scores = kendalls_tau(frames, **options)
-    return {views: Missing(tau.missing) if tau.missing else tau.value for views, tau in scores.items()}
+    return {
+        views: Missing(tau.missing) if tau.missing else tau.value for views, tau in scores.items()
+    }
 
 
 @pytest.mark.parametrize("stride", [1, 3, 5])
@@ -41,7 +43,9 @@ def test_tau_matches_the_naive_version(naive, test, stride):
 
 
 def test_query_video_comes_first(join):
-    """Check that tau is lower if the query video has more frames, some of which share a nearest frame."""
+    """Check that tau is lower if the query video has more frames, some of which share a nearest
+    frame.
+    """
     taus = means(join([LINE, np.linspace(0, 1, 60)[:, None]], None, [True, False]), stride=1)
     assert taus["ego-exo"] == pytest.approx(1)
     assert 0.9 < taus["exo-ego"] < 0.995
@@ -50,7 +54,9 @@ def test_query_video_comes_first(join):
 
 def test_tau_of_columns_matches_scipy():
     random = np.random.default_rng(0)
-    values = np.stack([random.permutation(20), random.integers(0, 4, 20), np.full(20, 7), np.arange(20)], axis=1)
+    values = np.stack(
+        [random.permutation(20), random.integers(0, 4, 20), np.full(20, 7), np.arange(20)], axis=1
+    )
     expected = [kendalltau(np.arange(20), column).statistic for column in values.T]
     np.testing.assert_allclose(taus_of_columns(values), expected, rtol=1e-12)
     assert np.isnan(taus_of_columns(values[:1])).all()
@@ -58,12 +64,18 @@ def test_tau_of_columns_matches_scipy():
 
 def test_first_of_equally_near_frames_is_taken(naive, test):
     coarse = replace(test, embeddings=np.round(test.embeddings[:, :1]))
-    assert means(coarse, stride=1)["all"] == pytest.approx(naive.kendalls_tau(coarse, stride=1), abs=1e-12)
+    assert means(coarse, stride=1)["all"] == pytest.approx(
+        naive.kendalls_tau(coarse, stride=1), abs=1e-12
+    )
 
 
 def test_pairs_without_a_tau_are_left_out_and_counted(collapsed, test):
     taus = kendalls_tau(collapsed, stride=1)
-    assert (taus["all"].value, taus["all"].pairs, taus["all"].pairs_with_tau) == (pytest.approx(1), 12, 2)
+    assert (taus["all"].value, taus["all"].pairs, taus["all"].pairs_with_tau) == (
+        pytest.approx(1),
+        12,
+        2,
+    )
     assert taus["all"].remark == "tau is defined for 2 of 12 pairs"
     assert (taus["ego-exo"].pairs, taus["ego-exo"].pairs_with_tau) == (4, 1)
     assert (taus["ego-ego"].pairs, taus["ego-ego"].pairs_with_tau) == (2, 0)

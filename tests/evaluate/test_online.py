@@ -30,8 +30,11 @@ def test_reference_runs_linearly_between_events():
     progress = reference_progress(11, [0] * 5 + [1] * 3 + [2] * 3, mean_starts)
     np.testing.assert_allclose(progress[[0, 5, 8, 10]], [0, 0.3, 0.9, 1])
     np.testing.assert_allclose(np.diff(progress[:6]), 0.06)
-    assert reference_progress(11, [1] * 8 + [2] * 3, mean_starts)[0] == pytest.approx(0.3)  # video starts in phase 1
-    np.testing.assert_allclose(reference_progress(11, [0] * 5 + [9] * 6, mean_starts), np.linspace(0, 1, 11))
+    # Video starts in phase 1.
+    assert reference_progress(11, [1] * 8 + [2] * 3, mean_starts)[0] == pytest.approx(0.3)
+    np.testing.assert_allclose(
+        reference_progress(11, [0] * 5 + [9] * 6, mean_starts), np.linspace(0, 1, 11)
+    )
     np.testing.assert_allclose(reference_progress(11, None, mean_starts), np.linspace(0, 1, 11))
     assert reference_progress(1).tolist() == [0]
     assert mean_phase_starts([]) == {}
@@ -39,18 +42,27 @@ def test_reference_runs_linearly_between_events():
 
 def test_prediction_matches_a_search_over_differences():
     random = np.random.default_rng(0)
-    queries, training, progress = random.normal(size=(300, 5)), random.normal(size=(400, 5)) + 100, random.random(400)
+    queries = random.normal(size=(300, 5))
+    training = random.normal(size=(400, 5)) + 100
+    progress = random.random(400)
     distances = np.linalg.norm(queries[:, None] - training, axis=2)
     nearest = np.argsort(distances, axis=1)[:, :10]
-    np.testing.assert_allclose(predict_progress(queries, training, progress), progress[nearest].mean(axis=1))
-    assert predict_progress(queries[:2], training[:3], progress[:3]) == pytest.approx([progress[:3].mean()] * 2)
+    np.testing.assert_allclose(
+        predict_progress(queries, training, progress), progress[nearest].mean(axis=1)
+    )
+    assert predict_progress(queries[:2], training[:3], progress[:3]) == pytest.approx(
+        [progress[:3].mean()] * 2
+    )
 
 
 def test_features_need_no_context_unless_they_are_standardized(features_dir, manifest):
     plain, standardized = (
-        CachedFeatures(features_dir, "tea", CLIP_FOLDER, "cls", standardized=flag) for flag in (False, True)
+        CachedFeatures(features_dir, "tea", CLIP_FOLDER, "cls", standardized=flag)
+        for flag in (False, True)
     )
-    whole, online, scaled = plain.frames("test"), plain.frames("test", "online"), standardized.frames("test", "online")
+    whole = plain.frames("test")
+    online = plain.frames("test", "online")
+    scaled = standardized.frames("test", "online")
     assert online.lengths.tolist() == [20] * 6
     first = segments(manifest, "test", "online")[0].frames
     np.testing.assert_array_equal(online.embeddings[:20], whole.embeddings[first])
@@ -58,30 +70,52 @@ def test_features_need_no_context_unless_they_are_standardized(features_dir, man
     np.testing.assert_allclose(online.progress[:20], whole.progress[first])
     prefix = whole.embeddings[: first[3] + 1].astype(np.float64)
     np.testing.assert_allclose(scaled.embeddings[3], standardize(prefix)[-1], rtol=1e-5)
-    assert plain.frames("train", "online").lengths.tolist() == plain.frames("train").lengths.tolist()
+    assert (
+        plain.frames("train", "online").lengths.tolist() == plain.frames("train").lengths.tolist()
+    )
 
 
 def test_time_is_relative_to_the_mean_training_duration(manifest):
-    videos = [replace(video, fps=10.0 if video.view == "ego" else 20.0) for video in manifest.videos]
+    videos = [
+        replace(video, fps=10.0 if video.view == "ego" else 20.0) for video in manifest.videos
+    ]
     reader = TimeOnly(replace(manifest, videos=tuple(videos)))
     frames = reader.frames("test", "online")
     seconds = [(video.frames - 1) / video.fps for video in videos if video.split == "train"]
-    last = [(video.frames - 1) / video.fps / np.mean(seconds) for video in videos if video.split == "test"]
-    np.testing.assert_allclose(frames.embeddings[frames.starts + frames.lengths - 1, 0], last, rtol=1e-6)
+    last = [
+        (video.frames - 1) / video.fps / np.mean(seconds)
+        for video in videos
+        if video.split == "test"
+    ]
+    np.testing.assert_allclose(
+        frames.embeddings[frames.starts + frames.lengths - 1, 0], last, rtol=1e-6
+    )
     assert reader.frames("train", "online").embeddings.max() == 1
 
 
-def test_error_of_progress_is_that_of_the_frames_embedded_online(runs_dir, features_dir, write_run, manifest):
+def test_error_of_progress_is_that_of_the_frames_embedded_online(
+    runs_dir, features_dir, write_run, manifest
+):
     write_run()
-    reader, clock = RunEmbeddings(runs_dir, features_dir, "first"), TimeOnly(manifest)
-    scope = Scope("test", ("online",), ("classification", "retrieval", "tau", "progress-error"), EvaluationOptions())
+    reader = RunEmbeddings(runs_dir, features_dir, "first")
+    clock = TimeOnly(manifest)
+    scope = Scope(
+        "test",
+        ("online",),
+        ("classification", "retrieval", "tau", "progress-error"),
+        EvaluationOptions(),
+    )
     row, time = (evaluate(one, scope)["online"] for one in (reader, clock))
     assert not any(name.startswith("kendalls_tau") for name in row.scores)
-    train, test = reader.frames("train"), reader.frames("test", "online")
-    errors = np.abs(predict_progress(test.embeddings, train.embeddings, train.progress) - test.progress).reshape(6, 20)
+    train = reader.frames("train")
+    test = reader.frames("test", "online")
+    errors = np.abs(
+        predict_progress(test.embeddings, train.embeddings, train.progress) - test.progress
+    ).reshape(6, 20)
     assert row.value("progress_error/mean") == pytest.approx(errors.mean())
     for percent, column in ((30, 5), (50, 9), (70, 13), (90, 17)):
         assert row.value(f"progress_error/{percent}%") == pytest.approx(errors[:, column].mean())
-    # With the embeddings, the error is a fraction of a phase; with time alone, it is due to different durations.
+    # With the embeddings, the error is a fraction of a phase; with time alone, it is due to
+    # different durations.
     assert 0.05 < row.value("progress_error/mean") < 0.15
     assert 0 < time.value("progress_error/mean") < 0.15

@@ -16,7 +16,9 @@ from byov.evaluate.retrieval import mean_average_precision
 
 def retrieval(_, test):
     scores = mean_average_precision(test)
-    return {f"{setting}@{k}": score for setting, by_k in scores.items() for k, score in by_k.items()}
+    return {
+        f"{setting}@{k}": score for setting, by_k in scores.items() for k, score in by_k.items()
+    }
 
 
 def progression(train, test):
@@ -53,9 +55,11 @@ def test(make_frames):
 
 
 def centered_by_view(frames):
-    """Center the embeddings of each view and round them to a grid, on which translations by integers are exact.
+    """Center the embeddings of each view and round them to a grid, on which translations by
+    integers are exact.
 
-    SVC scales its kernel by the variance of all values, which is invariant to rotation only if each mean is 0.
+    SVC scales its kernel by the variance of all values, which is invariant to rotation only if each
+    mean is 0.
     """
     embeddings = frames.embeddings.copy()
     ego = frames.is_ego[frames.video_of_frame]
@@ -83,16 +87,20 @@ def test_order_of_videos_does_not_matter(metric, train, test):
     assert metric(*shuffled) == pytest.approx(metric(train, test), abs=1e-9)
 
 
-@pytest.mark.parametrize("metric", [metric for metric in METRICS if metric is not actions])  # `actions` scales axes
+# `actions` scales axes.
+@pytest.mark.parametrize("metric", [metric for metric in METRICS if metric is not actions])
 def test_rotation_does_not_matter(metric, train, test):
     rotation, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((8, 8)))
-    rotated = [transform(frames, lambda embeddings: embeddings @ rotation) for frames in (train, test)]
+    rotated = [
+        transform(frames, lambda embeddings: embeddings @ rotation) for frames in (train, test)
+    ]
     assert metric(*rotated) == pytest.approx(metric(train, test), abs=1e-5)
 
 
 @every_metric
 def test_translation_does_not_matter(metric, train, test):
-    offset = np.full(8, 700) if metric is phase_f1 else np.arange(8) * 100 - 300  # see centered_by_view
+    # See centered_by_view.
+    offset = np.full(8, 700) if metric is phase_f1 else np.arange(8) * 100 - 300
     moved = [transform(frames, lambda embeddings: embeddings + offset) for frames in (train, test)]
     assert metric(*moved) == pytest.approx(metric(train, test), abs=1e-6)
 
@@ -108,7 +116,10 @@ def test_scale_does_not_matter(metric, train, test):
 def test_collapsed_embeddings_are_not_slower(metric, distinct, make_frames):
     train, test = (make_frames(seed, ego=60, exo=60, dimensions=64, noise=0.3) for seed in (1, 2))
     values = np.random.default_rng(0).standard_normal((distinct, 64)).astype(np.float32)
-    equal = [replace(frames, embeddings=values[np.arange(len(frames.labels)) % distinct]) for frames in (train, test)]
+    equal = [
+        replace(frames, embeddings=values[np.arange(len(frames.labels)) % distinct])
+        for frames in (train, test)
+    ]
     metric(make_frames(3), make_frames(4))  # warm up
     seconds = []
     for frames in ((train, test), equal):

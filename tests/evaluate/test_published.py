@@ -2,7 +2,14 @@ import pytest
 
 from byov.evaluate.published import published_rows
 
-COUNTS = {"break_eggs": 15, "pour_milk": 12, "pour_liquid": 12, "tennis_forehand": 12, "charades_ego": 3, "demo": 0}
+COUNTS = {
+    "break_eggs": 15,
+    "pour_milk": 12,
+    "pour_liquid": 12,
+    "tennis_forehand": 12,
+    "charades_ego": 3,
+    "demo": 0,
+}
 
 
 def row(dataset, method):
@@ -14,7 +21,11 @@ def test_all_rows_of_the_paper_are_there(dataset, count):
     rows = published_rows(dataset)
     assert len(rows) == count
     assert {row.kind for row in rows} <= {"published"}
-    assert all(score.value is None or -5 < score.value <= 1 for row in rows for score in row.scores.values())
+    assert all(
+        score.value is None or -5 < score.value <= 1
+        for row in rows
+        for score in row.scores.values()
+    )
 
 
 def test_scores_have_their_names():
@@ -27,7 +38,11 @@ def test_scores_have_their_names():
         },
         "progression": {"val": 0.8533, "time_column": False},
         "kendalls_tau": 0.9451,
-        "few_shot": {"10%": {"regular": 0.7184}, "50%": {"regular": 0.7392}, "100%": {"regular": 0.743}},
+        "few_shot": {
+            "10%": {"regular": 0.7184},
+            "50%": {"regular": 0.7392},
+            "100%": {"regular": 0.743},
+        },
     }
     assert row("pour_milk", "CLIP features (ViT-B/16)").value("progression/val") == -4.0754
     assert row("pour_liquid", "AE2").time_column

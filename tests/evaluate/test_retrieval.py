@@ -10,7 +10,18 @@ from byov.evaluate.frames import SETTINGS, Missing
 from byov.evaluate.neighbors import Points
 from byov.evaluate.retrieval import mean_average_precision
 
-KINDS = ("walk", "grid", "clock", "one", "three", "every second", "far point", "steps", "tiny", "huge")
+KINDS = (
+    "walk",
+    "grid",
+    "clock",
+    "one",
+    "three",
+    "every second",
+    "far point",
+    "steps",
+    "tiny",
+    "huge",
+)
 
 
 def embeddings(kind, points=400, width=6):
@@ -26,7 +37,8 @@ def embeddings(kind, points=400, width=6):
         "clock": (np.arange(points) % 50 / np.float32(50))[:, None],
         "one": np.full_like(walk, 0.3),
         "three": walk[np.arange(points) % 3],
-        "steps": np.float32(3000) + random.integers(-3, 4, walk.shape).astype(np.float32) * np.float32(2**-12),
+        "steps": np.float32(3000)
+        + random.integers(-3, 4, walk.shape).astype(np.float32) * np.float32(2**-12),
         "tiny": walk * np.float32(1e-30),
         "huge": walk * np.float32(1e30),
     }.get(kind, walk)
@@ -45,7 +57,9 @@ def nearest_by_differences(points, rows, excluded, first, count):
 @pytest.mark.parametrize("kind", KINDS)
 def test_nearest_points_match_a_search_over_differences(kind):
     values = embeddings(kind)
-    points, rows, first = Points(values), np.arange(0, 400, 7), 31
+    points = Points(values)
+    rows = np.arange(0, 400, 7)
+    first = 31
     distances = points.distances(rows, slice(first, 390))
     excluded = np.abs(np.arange(first, 390) - rows[:, None]) < 20
     distances[excluded] = np.inf
@@ -57,7 +71,8 @@ def test_nearest_points_match_a_search_over_differences(kind):
 def test_nearest_of_many_close_points_is_exact():
     values = (1 + 1e-3 * np.random.default_rng(0).standard_normal((5000, 3))).astype(np.float32)
     values[0] = -1  # an outlier that makes distances between the others imprecise
-    points, rows = Points(values), np.arange(40)
+    points = Points(values)
+    rows = np.arange(40)
     distances = points.distances(rows)
     excluded = np.arange(5000) == rows[:, None]
     distances[excluded] = np.inf
@@ -102,7 +117,9 @@ def test_block_size_does_not_matter(monkeypatch, test):
 @pytest.mark.parametrize("settings", [("ego2exo", "exo2ego"), ("exo2ego",), ("regular",)])
 def test_settings_can_be_scored_alone(test, settings):
     everything = mean_average_precision(test, (5, 10))
-    assert mean_average_precision(test, (5, 10), settings) == {setting: everything[setting] for setting in settings}
+    assert mean_average_precision(test, (5, 10), settings) == {
+        setting: everything[setting] for setting in settings
+    }
 
 
 def test_short_videos_and_few_candidates(naive, join):
@@ -110,12 +127,15 @@ def test_short_videos_and_few_candidates(naive, join):
     videos = [random.standard_normal((length, 3)) for length in (2, 1, 3)]
     frames = join(videos, [[0, 1], [0], [0, 1, 1]], [True, False, False])
     assert assert_matches_naive(naive, frames, (1, 3, 50))["exo2ego"][50] > 0
-    singles = join(list(random.standard_normal((9, 1, 3))), [[v % 2] for v in range(9)], np.arange(9) < 4)
+    singles = join(
+        list(random.standard_normal((9, 1, 3))), [[v % 2] for v in range(9)], np.arange(9) < 4
+    )
     assert_matches_naive(naive, singles)
 
 
 def test_sub_clips_of_one_recording_are_no_candidates(test):
-    twice = test.select(np.repeat(np.arange(7), 2))  # if allowed, the copy would always be the nearest
+    # If allowed, the copy would always be the nearest.
+    twice = test.select(np.repeat(np.arange(7), 2))
     apart = replace(twice, recordings=np.repeat(np.arange(7), 2))
     assert mean_average_precision(twice, (1,))["regular"][1] == 1
     for setting in SETTINGS:
@@ -127,8 +147,12 @@ def test_missing_views_videos_and_labels_have_a_reason(test):
     scores = mean_average_precision(test.of_view(False), (5,))
     assert isinstance(scores["regular"][5], float)
     assert scores["ego2exo"][5] == scores["exo2ego"][5] == Missing("no ego test videos")
-    assert mean_average_precision(test.select(np.array([0])), (5,))["regular"][5] == Missing("only one test video")
-    assert mean_average_precision(replace(test, labels=None), (5,))["regular"][5] == Missing("no phase labels")
+    assert mean_average_precision(test.select(np.array([0])), (5,))["regular"][5] == Missing(
+        "only one test video"
+    )
+    assert mean_average_precision(replace(test, labels=None), (5,))["regular"][5] == Missing(
+        "no phase labels"
+    )
     for ks in ((), (0,), (5, -1)):
         with pytest.raises(ValueError, match="K must be at least 1"):
             mean_average_precision(test, ks)

@@ -1,4 +1,6 @@
-"""Check that byov-eval rejects and byov-cache verify reports mismatched features, embeddings and models."""
+"""Check that byov-eval rejects and byov-cache verify reports mismatched features, embeddings and
+models.
+"""
 
 import json
 import shutil
@@ -14,7 +16,9 @@ from byov.cache.manifest import load_manifest
 from byov.cli.cache import main as cache_main
 
 FOLDER = "tea/openai--clip-vit-base-patch16"
-EMBED, TRAIN, EXTRACT = "byov-train --run first --embed-only", "byov-train --config", "byov-extract"
+EMBED = "byov-train --run first --embed-only"
+TRAIN = "byov-train --config"
+EXTRACT = "byov-extract"
 
 
 @pytest.fixture
@@ -22,7 +26,9 @@ def folder(write_run):
     """Folder of a finished run whose features are in the cache."""
     folder = write_run("first")
     config = json.loads((folder / "config.json").read_text())
-    config["training"]["files_sha256"] = {"model.safetensors": file_sha256(folder / "model.safetensors")}
+    config["training"]["files_sha256"] = {
+        "model.safetensors": file_sha256(folder / "model.safetensors")
+    }
     (folder / "config.json").write_text(json.dumps(config))
     return folder
 
@@ -59,7 +65,8 @@ def replace_all(column="merged/0.3", **provenance):
 
 
 def swap_features(features, _):
-    first, second = (features / FOLDER / "ego" / f"{split}_ego_0.h5" for split in ("test", "val"))  # same length
+    # Same length.
+    first, second = (features / FOLDER / "ego" / f"{split}_ego_0.h5" for split in ("test", "val"))
     first.rename(first.with_suffix(".x"))
     second.rename(first)
     first.with_suffix(".x").rename(second)
@@ -80,13 +87,23 @@ def delete(pattern):
         pytest.param(replace_video("ego/train_ego_0"), TRAIN, id="train video replaced"),
         pytest.param(replace_video("exo/val_exo_0"), TRAIN, id="val video replaced"),
         pytest.param(replace_all("merged/0.5"), f"{EXTRACT} --ratios 0.3", id="other ratios"),
-        pytest.param(replace_all(encoder="other/encoder", encoder_sha256="cd" * 32), TRAIN, id="other encoder"),
+        pytest.param(
+            replace_all(encoder="other/encoder", encoder_sha256="cd" * 32),
+            TRAIN,
+            id="other encoder",
+        ),
         pytest.param(swap_features, EXTRACT, id="features swapped"),
-        pytest.param(delete(f"features/{FOLDER}/ego/test_ego_1.h5"), EXTRACT, id="test features deleted"),
-        pytest.param(delete(f"features/{FOLDER}/ego/train_ego_1.h5"), TRAIN, id="train features deleted"),
+        pytest.param(
+            delete(f"features/{FOLDER}/ego/test_ego_1.h5"), EXTRACT, id="test features deleted"
+        ),
+        pytest.param(
+            delete(f"features/{FOLDER}/ego/train_ego_1.h5"), TRAIN, id="train features deleted"
+        ),
         pytest.param(delete("features/tea/manifest.json"), EXTRACT, id="manifest deleted"),
         pytest.param(copy_embedding, EMBED, id="embedding copied over"),
-        pytest.param(delete("runs/first/embeddings/ego/test_ego_1.h5"), EMBED, id="embedding deleted"),
+        pytest.param(
+            delete("runs/first/embeddings/ego/test_ego_1.h5"), EMBED, id="embedding deleted"
+        ),
     ],
 )
 def test_stale_files_are_refused(byov_eval, verify, folder, features_dir, change, advice):
@@ -101,9 +118,13 @@ def test_stale_files_are_refused(byov_eval, verify, folder, features_dir, change
     assert advice in out
 
 
-@pytest.mark.parametrize("place", ["embeddings-trimmed", "embeddings-untrained", "embeddings-untrained-trimmed"])
+@pytest.mark.parametrize(
+    "place", ["embeddings-trimmed", "embeddings-untrained", "embeddings-untrained-trimmed"]
+)
 def test_sub_clips_and_untrained_embeddings_are_checked(byov_eval, verify, folder, place):
-    first, second = sorted((folder / place / "ego").glob("test_ego_0*" if "trimmed" in place else "test_ego_?.h5"))[:2]
+    first, second = sorted(
+        (folder / place / "ego").glob("test_ego_0*" if "trimmed" in place else "test_ego_?.h5")
+    )[:2]
     shutil.copy(first, second)
     code, out, err = byov_eval("--run", "first", "--task", "retrieval", "--protocol", "both")
     if place == "embeddings-trimmed":
@@ -115,7 +136,9 @@ def test_sub_clips_and_untrained_embeddings_are_checked(byov_eval, verify, folde
     assert "1 of" in verify()[1]
 
 
-def test_a_run_is_not_averaged_with_one_of_other_features(byov_eval, write_run, folder, features_dir):
+def test_a_run_is_not_averaged_with_one_of_other_features(
+    byov_eval, write_run, folder, features_dir
+):
     replace_video("ego/train_ego_0")(features_dir, folder)
     write_run("second", seed=1)
     code, out, err = byov_eval("--run", "first", "--run", "second", "--task", "tau")
@@ -124,7 +147,10 @@ def test_a_run_is_not_averaged_with_one_of_other_features(byov_eval, write_run, 
 
 def test_a_run_is_not_averaged_with_one_of_other_labels(byov_eval, write_run, folder):
     write_run("second", seed=1)
-    assert "Mean of first, second" in byov_eval("--run", "first", "--run", "second", "--task", "tau")[1]
+    assert (
+        "Mean of first, second"
+        in byov_eval("--run", "first", "--run", "second", "--task", "tau")[1]
+    )
     config = (folder / "config.json").read_text()
     digest = json.loads(config)["training"]["labels_sha256"]
     (folder / "config.json").write_text(config.replace(digest, "ef" * 32))
@@ -137,7 +163,8 @@ def test_changed_labels_of_a_val_video_are_noted(byov_eval, features_dir):
     path = features_dir / "tea" / "manifest.json"
     manifest = load_manifest(path)
     videos = [
-        replace(video, labels=(*video.labels[1:], 2)) if video.split == "val" else video for video in manifest.videos
+        replace(video, labels=(*video.labels[1:], 2)) if video.split == "val" else video
+        for video in manifest.videos
     ]
     replace(manifest, videos=tuple(videos)).save(path)
     code, out, _ = byov_eval("--run", "first", "--task", "tau")

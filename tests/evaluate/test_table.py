@@ -24,23 +24,37 @@ def cells(table, index=0):
 
 
 def test_percent_has_two_digits_and_correlations_four():
-    assert [cell.text for cell in cells(table(row(value=0.12345)))] == ["12.35"] * 6 + ["0.1235"] * 2
+    assert [cell.text for cell in cells(table(row(value=0.12345)))] == ["12.35"] * 6 + [
+        "0.1235"
+    ] * 2
 
 
 def test_equal_footnotes_share_a_letter():
     missing = Score(None, missing="no exo test videos")
     gone = {"classification/ego2exo": missing, "classification/exo2ego": missing}
-    shown = table(row(scores=gone), row("second", scores=gone | {"kendalls_tau/all": Score(0.1, remark="few pairs")}))
+    shown = table(
+        row(scores=gone),
+        row("second", scores=gone | {"kendalls_tau/all": Score(0.1, remark="few pairs")}),
+    )
     assert [cell.text for cell in cells(shown, 1)][:3] == ["50.00", "n/a", "n/a"]
     assert shown.footnotes == {"no exo test videos": "a", "few pairs": "b"}
     assert cells(shown, 0)[1].mark == cells(shown, 1)[2].mark == "a"
     many = [row(scores={"kendalls_tau/all": Score(0.1, remark=str(index))}) for index in range(28)]
-    assert [table(*many).footnotes[text] for text in ("0", "25", "26", "27")] == ["a", "z", "aa", "ab"]
+    assert [table(*many).footnotes[text] for text in ("0", "25", "26", "27")] == [
+        "a",
+        "z",
+        "aa",
+        "ab",
+    ]
 
 
 def test_deviation_interval_and_best_value():
     score = Score(0.5, deviation=0.01, interval=(0.4, 0.625))
-    shown = table(row(scores={"classification/regular": score}), row("worse", value=0.4), row("gone", value=None))
+    shown = table(
+        row(scores={"classification/regular": score}),
+        row("worse", value=0.4),
+        row("gone", value=None),
+    )
     assert cells(shown)[0].text == "50.00 ± 1.00"
     assert cells(shown)[0].extra == ("[40.00, 62.50]",)
     assert [cells(shown, index)[0].is_best for index in range(3)] == [True, False, False]
@@ -66,11 +80,21 @@ def test_notes_of_columns_come_first_and_once():
 
 
 def test_means_over_runs():
-    mean = mean_row([row(value=0.4), row(value=0.6)], "Mean of 2 runs").scores["classification/regular"]
+    mean = mean_row([row(value=0.4), row(value=0.6)], "Mean of 2 runs").scores[
+        "classification/regular"
+    ]
     assert (mean.value, mean.deviation) == (pytest.approx(0.5), pytest.approx(0.1 * 2**0.5))
-    gone, few = Score(None, missing="no exo test videos"), Score(0.2, remark="few pairs")
-    assert mean_row([row(), row(scores={"kendalls_tau/all": gone})], "Mean").scores["kendalls_tau/all"] == gone
-    assert mean_row([row(), row(scores={"kendalls_tau/all": few})], "Mean").scores["kendalls_tau/all"].remark
+    gone = Score(None, missing="no exo test videos")
+    few = Score(0.2, remark="few pairs")
+    assert (
+        mean_row([row(), row(scores={"kendalls_tau/all": gone})], "Mean").scores["kendalls_tau/all"]
+        == gone
+    )
+    assert (
+        mean_row([row(), row(scores={"kendalls_tau/all": few})], "Mean")
+        .scores["kendalls_tau/all"]
+        .remark
+    )
 
 
 def test_scores_nest_as_in_the_golden_files():
@@ -87,11 +111,16 @@ def test_scores_nest_as_in_the_golden_files():
         "kendalls_tau": 0.2,
         "kendalls_tau_by_views": {"ego-exo": 0.3},
     }
-    assert nested["details"] == {"progression/val": {"missing": "no phase labels"}, "kendalls_tau/all": {"pairs": 3}}
+    assert nested["details"] == {
+        "progression/val": {"missing": "no phase labels"},
+        "kendalls_tau/all": {"pairs": 3},
+    }
 
 
 def test_markdown_has_equal_cells_in_every_line():
-    text = table(row("a|b*c"), row("Time only", "time", 0.99), row("AE2", "published")).to_markdown()
+    text = table(
+        row("a|b*c"), row("Time only", "time", 0.99), row("AE2", "published")
+    ).to_markdown()
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {10}
     assert r"a\|b\*c" in text
@@ -99,7 +128,9 @@ def test_markdown_has_equal_cells_in_every_line():
 
 def test_latex_has_equal_cells_in_every_line_and_escapes_names():
     text = table(row("a_b & {c} \\d ~^"), row("AE2", "published"), title="50% & more").to_latex()
-    rows = [line for line in text.splitlines() if line.endswith(r"\\") and "multicolumn" not in line]
+    rows = [
+        line for line in text.splitlines() if line.endswith(r"\\") and "multicolumn" not in line
+    ]
     assert {len(re.findall(r"(?<!\\)&", line)) for line in rows} == {8}
     assert r"a\_b \& \{c\} \textbackslash{}d \textasciitilde{}\textasciicircum{}" in text
     assert r"\caption{50\% \& more}" in text
@@ -127,11 +158,16 @@ def test_columns_ahead_counts_f1_and_map_that_both_rows_have():
 
 
 def test_the_verdict_counts_trained_rows_over_protocols():
-    clock, frozen = row("Time only", "time", 0.6), row("features", "frozen", 0.9)
+    clock = row("Time only", "time", 0.6)
+    frozen = row("features", "frozen", 0.9)
     first, second = (
-        replace(row(name, value=value), origin={"run": name}) for name, value in (("first", 0.7), ("second", 0.6))
+        replace(row(name, value=value), origin={"run": name})
+        for name, value in (("first", 0.7), ("second", 0.6))
     )
-    untrained = replace(mean_row([first, second], "Untrained"), origin={"runs": [{"run": "first", "untrained": True}]})
+    untrained = replace(
+        mean_row([first, second], "Untrained"),
+        origin={"runs": [{"run": "first", "untrained": True}]},
+    )
     standard = [frozen, clock, untrained, first, second]
     rows = {"standard": standard, "trimmed": [*standard[:3], replace(second, name="first"), second]}
     rows["online"] = standard  # columns of the online protocol are not counted
@@ -139,7 +175,9 @@ def test_the_verdict_counts_trained_rows_over_protocols():
     assert verdict(rows) == f"{start}, second in 0."
     assert verdict(rows, "first") == f"{start}."
     mean = mean_row([first, second], "mean")
-    assert verdict({"standard": [clock, first, second, mean]}).startswith("mean is ahead of Time only in 6 of 6")
+    assert verdict({"standard": [clock, first, second, mean]}).startswith(
+        "mean is ahead of Time only in 6 of 6"
+    )
     assert verdict({"standard": [first]}) == verdict({"standard": [clock, frozen]}) == ""
     few = Row("few", "run", {"kendalls_tau/all": Score(0.9)})
     assert verdict({"standard": [clock, few]}) == ""

@@ -10,7 +10,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
 RUN = "from byov.cli.evaluate import main; main()"
 
 
-def test_documented_task_is_scored_as_a_plug_in(tmp_path, manifest, features_dir, clean_environment):
+def test_documented_task_is_scored_as_a_plug_in(
+    tmp_path, manifest, features_dir, clean_environment
+):
     section = PAGE.read_text().partition("## Add a task")[2].partition("\n## ")[0]
     source, entry = re.findall(r"```(?:python|toml)\n(.*?)```", section, re.DOTALL)
     info = tmp_path / "sample-1.0.dist-info"
@@ -19,8 +21,18 @@ def test_documented_task_is_scored_as_a_plug_in(tmp_path, manifest, features_dir
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: sample\nVersion: 1.0\n")
     group, line = entry.strip().splitlines()
     name, value = line.split(" = ")
-    (info / "entry_points.txt").write_text(f"[{group.split(chr(34))[1]}]\n{name} = {value.strip(chr(34))}\n")
-    options = ["--features", "merged:0.3", "--encoder", "random/tiny", "--features-dir", str(features_dir), "--json"]
+    (info / "entry_points.txt").write_text(
+        f"[{group.split(chr(34))[1]}]\n{name} = {value.strip(chr(34))}\n"
+    )
+    options = [
+        "--features",
+        "merged:0.3",
+        "--encoder",
+        "random/tiny",
+        "--features-dir",
+        str(features_dir),
+        "--json",
+    ]
     for task in ("jitter", "all"):
         ran = subprocess.run(
             [sys.executable, "-c", RUN, "--task", task, "--dataset", manifest.dataset, *options],

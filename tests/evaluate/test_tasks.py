@@ -27,12 +27,15 @@ def frames(make_frames):
     """Training and test frames with actions and progress."""
     actions = np.arange(8)[:, None] % 2 == 0
     both = (replace(make_frames(seed), actions=actions) for seed in (1, 2))
-    return tuple(replace(frames, progress=frames.index_in_video / frames.lengths.max()) for frames in both)
+    return tuple(
+        replace(frames, progress=frames.index_in_video / frames.lengths.max()) for frames in both
+    )
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_scores_fill_the_columns_of_their_task(name, frames):
-    task, scores = TASKS[name], score_frames(*frames, [TASKS[name]], OPTIONS)
+    task = TASKS[name]
+    scores = score_frames(*frames, [TASKS[name]], OPTIONS)
     columns = [column.score for column in task.columns(OPTIONS)]
     assert set(columns) == set(scores)
     assert all(task_of(score) is task and scores[score].value is not None for score in scores)
@@ -40,21 +43,27 @@ def test_scores_fill_the_columns_of_their_task(name, frames):
 
 @pytest.mark.parametrize("name", TASKS)
 def test_tasks_use_only_what_they_need(name, frames):
-    task, (train, test) = TASKS[name], frames
+    task = TASKS[name]
+    (train, test) = frames
     if not task.needs_actions:
-        train, test = replace(train, actions=None), replace(test, actions=None)
+        train = replace(train, actions=None)
+        test = replace(test, actions=None)
     train = train if task.needs_training else None
     assert score_frames(train, test, [task], OPTIONS) == score_frames(*frames, [task], OPTIONS)
 
 
 def test_unknown_tasks_are_rejected():
-    with pytest.raises(EvaluationError, match="unknown task retreival; choose from classification, retrieval"):
+    with pytest.raises(
+        EvaluationError, match="unknown task retreival; choose from classification, retrieval"
+    ):
         find_tasks(["retreival"])
 
 
 def test_tables_depend_on_the_tasks():
     tables = table_columns(tuple(TASKS), EvaluationOptions())
-    others = [TASKS[name].title for name in TASKS if name in ("retrieval", "few-shot", "actions", "tau")]
+    others = [
+        TASKS[name].title for name in TASKS if name in ("retrieval", "few-shot", "actions", "tau")
+    ]
     assert list(tables) == ["Phase tasks", *others]
     assert list(table_columns(tuple(TASKS), EvaluationOptions(), "online")) == [
         "Phase tasks",
@@ -62,14 +71,17 @@ def test_tables_depend_on_the_tasks():
         TASKS["progress-error"].title,
     ]
     assert list(table_columns(["retrieval"], EvaluationOptions())) == ["Frame retrieval"]
-    assert "retrieval/map@3/regular" in [column.score for column in main_columns(EvaluationOptions(ks=(3, 7)))]
+    assert "retrieval/map@3/regular" in [
+        column.score for column in main_columns(EvaluationOptions(ks=(3, 7)))
+    ]
     (column,) = TASKS["progression"].columns(EvaluationOptions(time_column=True))
     assert "time column" in column.note
 
 
 @pytest.mark.parametrize("recordings", [None, np.array([0, 0, 1, 1, 2, 2, 3, 3])])
 def test_drawing_each_video_once_gives_the_scores_themselves(frames, recordings):
-    train, test = frames[0], replace(frames[1], recordings=recordings)
+    train = frames[0]
+    test = replace(frames[1], recordings=recordings)
     once = np.ones((1, len(test.lengths)))
     scores = score_frames(train, test, find_tasks(RESAMPLED), OPTIONS)
     estimates = {}

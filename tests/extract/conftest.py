@@ -14,7 +14,9 @@ from byov.cli.extract import main
 
 
 @pytest.fixture
-def byov_extract(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Any]) -> Callable[..., Any]:
+def byov_extract(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[..., Any]
+) -> Callable[..., Any]:
     """Return a function that calls byov-extract with its folders in tmp_path."""
     monkeypatch.setenv("BYOV_DATASETS", str(tmp_path / "datasets"))
     monkeypatch.setenv("BYOV_FEATURES", str(tmp_path / "features"))
@@ -27,7 +29,12 @@ def model_folder() -> Callable[..., Path]:
 
     def save(folder: Path, seed: int = 0) -> Path:
         torch.manual_seed(seed)
-        sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+        sizes = {
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+        }
         config = transformers.CLIPVisionConfig(**sizes, image_size=32, patch_size=16)
         transformers.CLIPVisionModel(config).save_pretrained(folder)
         return folder

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import torch.nn.functional as F
 from torch import Tensor
 
-STRIDES = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1)  # strides of the blocks; other sizes follow from the weights
+# Strides of the blocks; other sizes follow from the weights.
+STRIDES = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1, 1, 1, 1)
 
 
 def classify(weights: Mapping[str, Tensor], images: Tensor) -> Tensor:
@@ -33,16 +34,23 @@ def _blocks(weights: Mapping[str, Tensor], images: Tensor, count: int) -> Tensor
 
 
 def _expand(weights: Mapping[str, Tensor], x: Tensor, block: int) -> Tensor:
-    return F.relu6(_convolution(weights, x, f"_blocks.{block}._expand_conv", f"_blocks.{block}._bn0"))
+    return F.relu6(
+        _convolution(weights, x, f"_blocks.{block}._expand_conv", f"_blocks.{block}._bn0")
+    )
 
 
 def _convolution(
     weights: Mapping[str, Tensor], x: Tensor, name: str, norm: str, stride: int = 1, groups: int = 1
 ) -> Tensor:
-    """Convolve square images with TensorFlow's SAME padding, whose larger part is at the end, and normalize."""
-    kernel, length = weights[f"{name}.weight"], x.shape[-1]
+    """Convolve square images with TensorFlow's SAME padding, whose larger part is at the end, and
+    normalize.
+    """
+    kernel = weights[f"{name}.weight"]
+    length = x.shape[-1]
     margin = max((-(-length // stride) - 1) * stride + kernel.shape[-1] - length, 0)
-    x = F.conv2d(F.pad(x, (margin // 2, margin - margin // 2) * 2), kernel, stride=stride, groups=groups)
+    x = F.conv2d(
+        F.pad(x, (margin // 2, margin - margin // 2) * 2), kernel, stride=stride, groups=groups
+    )
     mean, variance, gain, shift = (
         weights[f"{norm}.{key}"] for key in ("running_mean", "running_var", "weight", "bias")
     )

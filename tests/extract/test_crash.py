@@ -19,10 +19,21 @@ COMMAND = str(Path(sys.executable).parent / "byov-extract")
 
 
 def command(table: Path, features: Path, *options: str) -> list[str]:
-    return [COMMAND, "--manifest", str(table), "--encoder", "random/tiny", "--features-dir", str(features), *options]
+    return [
+        COMMAND,
+        "--manifest",
+        str(table),
+        "--encoder",
+        "random/tiny",
+        "--features-dir",
+        str(features),
+        *options,
+    ]
 
 
-def start(table: Path, features: Path, *options: str, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+def start(
+    table: Path, features: Path, *options: str, before: tuple[str, ...] = ()
+) -> subprocess.Popen[str]:
     words = [*before, *command(table, features, *options)]
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -34,7 +45,9 @@ def run(table: Path, features: Path) -> int:
 
 
 @pytest.mark.slow
-def test_a_signal_stops_the_run_and_leaves_nothing_half_written(make_dataset, start_paused, tmp_path):
+def test_a_signal_stops_the_run_and_leaves_nothing_half_written(
+    make_dataset, start_paused, tmp_path
+):
     table = make_dataset([40, 40])
     process = start_paused(command(table, tmp_path / "features"), before=".h5")
     assert list((tmp_path / "features").rglob("*.h5.*.partial"))
@@ -46,7 +59,9 @@ def test_a_signal_stops_the_run_and_leaves_nothing_half_written(make_dataset, st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [((), ()), (("--shard", "1/2"), ("--shard", "2/2"))], ids=["all", "shards"])
+@pytest.mark.parametrize(
+    "options", [((), ()), (("--shard", "1/2"), ("--shard", "2/2"))], ids=["all", "shards"]
+)
 def test_two_processes_on_one_cache_do_no_harm(make_dataset, tmp_path, options):
     table = make_dataset([90, 130, 1, 64, 65, 2])
     assert run(table, tmp_path / "reference") == 0
@@ -65,7 +80,9 @@ def test_full_disk_in_the_middle_of_a_video_loses_nothing(make_dataset, tmp_path
         resource.setrlimit(resource.RLIMIT_FSIZE, (2 << 20, 2 << 20))
 
     words = command(table, tmp_path / "f", "--decoders", "1")
-    ran = subprocess.run(words, preexec_fn=limit, capture_output=True, text=True, timeout=300, check=False)
+    ran = subprocess.run(
+        words, preexec_fn=limit, capture_output=True, text=True, timeout=300, check=False
+    )
     assert ran.returncode == 1, ran
     assert "Traceback" not in ran.stderr
     assert ran.stderr.strip().splitlines()[-1].startswith("error: ")
@@ -81,7 +98,9 @@ def test_folder_that_cannot_be_created_is_named(make_dataset, tmp_path):
     blocked.parent.mkdir(parents=True)
     blocked.write_text("a file where a folder should be")
     with pytest.raises(OSError, match="random--tiny/exo"):
-        extract_features(manifest=make_dataset([3, 4]), encoder="random/tiny", features_dir=tmp_path)
+        extract_features(
+            manifest=make_dataset([3, 4]), encoder="random/tiny", features_dir=tmp_path
+        )
 
 
 @pytest.mark.slow
@@ -134,7 +153,11 @@ def test_source_that_changes_while_it_is_read_fails(make_dataset, tmp_path, monk
 
     monkeypatch.setattr(Preprocessing, "on_host", on_host)
     extracted = extract_features(
-        manifest=table, encoder="random/tiny", features_dir=tmp_path / "f", decoders=1, ratios=(0.3,)
+        manifest=table,
+        encoder="random/tiny",
+        features_dir=tmp_path / "f",
+        decoders=1,
+        ratios=(0.3,),
     )
     assert list(extracted.failures) == ["v0"]
     assert "changed while it was read" in extracted.failures["v0"]

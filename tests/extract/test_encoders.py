@@ -14,9 +14,21 @@ from byov.errors import EncoderError
 from byov.extract.encoder_names import ARCHITECTURES, WIDTHS, parse_encoder
 from byov.extract.encoders import ResNetTokens, _image_size, _load_config, _measure, load_encoder
 
-SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
 VISION = {**SIZES, "patch_size": 16, "image_size": 64}
-SWIN = {"image_size": 32, "patch_size": 4, "window_size": 4, "embed_dim": 8, "depths": [1, 1], "num_heads": [1, 1]}
+SWIN = {
+    "image_size": 32,
+    "patch_size": 4,
+    "window_size": 4,
+    "embed_dim": 8,
+    "depths": [1, 1],
+    "num_heads": [1, 1],
+}
 SPECIAL_TOKENS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 TEXT = {**SIZES, **SPECIAL_TOKENS, "vocab_size": 64, "max_position_embeddings": 8}
 
@@ -42,12 +54,20 @@ def vit(tmp_path):
 
 def images(encoder, count=2):
     size = encoder.preprocessing.size
-    return torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    return torch.randint(
+        0,
+        256,
+        (count, 3, size, size),
+        dtype=torch.uint8,
+        generator=torch.Generator().manual_seed(0),
+    )
 
 
 def hidden_states(model, encoder, pixels):
     with torch.inference_mode():
-        return model(pixel_values=encoder.preprocessing.normalized(pixels, torch.float32)).last_hidden_state
+        return model(
+            pixel_values=encoder.preprocessing.normalized(pixels, torch.float32)
+        ).last_hidden_state
 
 
 @pytest.mark.parametrize(
@@ -60,7 +80,9 @@ def hidden_states(model, encoder, pixels):
         ("vit", VISION, 1, 16),
     ],
 )
-def test_patch_tokens_are_the_last_hidden_states_without_prefix(tmp_path, model_type, settings, prefix, tokens):
+def test_patch_tokens_are_the_last_hidden_states_without_prefix(
+    tmp_path, model_type, settings, prefix, tokens
+):
     model = save(tmp_path / "model", model_type, **settings)
     encoder = load(tmp_path / "model")
     pixels = images(encoder)
@@ -85,9 +107,17 @@ def test_image_text_models_use_their_vision_part(tmp_path, family):
 
 
 def test_resnet_tokens_are_the_third_block_of_the_third_stage(tmp_path):
-    model = save(tmp_path / "resnet", "resnet", embedding_size=8, hidden_sizes=[16, 32, 64, 128], depths=[3, 4, 6, 3])
+    model = save(
+        tmp_path / "resnet",
+        "resnet",
+        embedding_size=8,
+        hidden_sizes=[16, 32, 64, 128],
+        depths=[3, 4, 6, 3],
+    )
     seen = []
-    model.encoder.stages[2].layers[2].register_forward_hook(lambda _module, _inputs, output: seen.append(output))
+    model.encoder.stages[2].layers[2].register_forward_hook(
+        lambda _module, _inputs, output: seen.append(output)
+    )
     encoder = load(tmp_path / "resnet")
     pixels = images(encoder)
     hidden_states(model, encoder, pixels)
@@ -125,7 +155,9 @@ def test_random_encoders_are_deterministic():
     torch.manual_seed(5)
     second = load_encoder(parse_encoder("random/tiny"), device="cpu")
     assert first.sha256 == second.sha256
-    assert torch.equal(torch.rand(1), here), "building a network must leave the caller's random numbers alone"
+    assert torch.equal(torch.rand(1), here), (
+        "building a network must leave the caller's random numbers alone"
+    )
 
 
 def test_tokens_do_not_depend_on_the_rest_of_the_batch():
@@ -167,7 +199,9 @@ def test_compiled_encoder():
     compiled = load_encoder(parse_encoder("random/tiny"), device="cpu")
     compiled.compile()
     pixels = images(plain, 4)
-    torch.testing.assert_close(compiled.encode(pixels)[0], plain.encode(pixels)[0], atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(
+        compiled.encode(pixels)[0], plain.encode(pixels)[0], atol=1e-3, rtol=1e-3
+    )
 
 
 @pytest.mark.parametrize(
@@ -217,7 +251,10 @@ def test_damaged_weights_are_refused(vit, damage):
         save_file(weights, path, metadata={"format": "pt"})
     else:
         path.write_bytes(path.read_bytes()[:1000])
-    expected = {"missing": "1 tensors are missing", "truncated": "cannot be loaded as a vision model"}
+    expected = {
+        "missing": "1 tensors are missing",
+        "truncated": "cannot be loaded as a vision model",
+    }
     with pytest.raises(EncoderError, match=expected[damage]) as caught:
         load(vit)
     assert "\n" not in str(caught.value)
@@ -242,9 +279,14 @@ def test_pickled_weights_execute_nothing(vit, tmp_path):
 
 def test_custom_model_code_is_never_run(vit, tmp_path):
     config = json.loads((vit / "config.json").read_text())
-    config |= {"model_type": "homemade", "auto_map": {"AutoConfig": "own.Config", "AutoModel": "own.Model"}}
+    config |= {
+        "model_type": "homemade",
+        "auto_map": {"AutoConfig": "own.Config", "AutoModel": "own.Model"},
+    }
     (vit / "config.json").write_text(json.dumps(config))
-    (vit / "own.py").write_text(f"import pathlib\npathlib.Path({str(tmp_path / 'created')!r}).touch()\n")
+    (vit / "own.py").write_text(
+        f"import pathlib\npathlib.Path({str(tmp_path / 'created')!r}).touch()\n"
+    )
     with pytest.raises(EncoderError, match="never runs code that comes with a model"):
         load(vit)
     assert not (tmp_path / "created").exists()
@@ -277,12 +319,23 @@ for name in ("some/other", "other/model"):
     assert loaded == f"some/model {COMMIT}"
     assert len(errors) == 2
     assert all(
-        "not in the local Hugging Face cache" in error and "imagenet/efficientnet-lite0" in error for error in errors
+        "not in the local Hugging Face cache" in error and "imagenet/efficientnet-lite0" in error
+        for error in errors
     )
 
 
 def test_too_many_tokens_are_refused(monkeypatch):
-    tiny = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
-    monkeypatch.setitem(ARCHITECTURES, "tiny", ("clip_vision_model", tiny | {"image_size": 4096, "patch_size": 15}))
-    with pytest.raises(EncoderError, match="random/tiny: 74529 tokens per frame, but the cache supports at most 65536"):
+    tiny = {
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+    }
+    monkeypatch.setitem(
+        ARCHITECTURES, "tiny", ("clip_vision_model", tiny | {"image_size": 4096, "patch_size": 15})
+    )
+    with pytest.raises(
+        EncoderError,
+        match="random/tiny: 74529 tokens per frame, but the cache supports at most 65536",
+    ):
         load_encoder(parse_encoder("random/tiny"))

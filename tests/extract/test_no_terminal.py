@@ -23,29 +23,42 @@ def encoder_folder(tmp_path_factory, model_folder):
 
 
 def switches():
-    bars = transformers.utils.logging.is_progress_bar_enabled(), huggingface_hub.utils.are_progress_bars_disabled()
+    bars = (
+        transformers.utils.logging.is_progress_bar_enabled(),
+        huggingface_hub.utils.are_progress_bars_disabled(),
+    )
     return transformers.logging.get_verbosity(), *bars
 
 
 @pytest.mark.slow
-def test_extraction_runs_in_threads_and_processes_without_output(make_dataset, encoder_folder, tmp_path, capfd):
-    dataset, encoder = read_own_videos("mine", make_dataset([3, 2])), parse_encoder(str(encoder_folder))
+def test_extraction_runs_in_threads_and_processes_without_output(
+    make_dataset, encoder_folder, tmp_path, capfd
+):
+    dataset = read_own_videos("mine", make_dataset([3, 2]))
+    encoder = parse_encoder(str(encoder_folder))
     options = ExtractionOptions((0.3,), device="cpu")
     plans = [make_plan(dataset, tmp_path / name, encoder, options) for name in "abc"]
     before = switches(), {number: signal.getsignal(number) for number in signal.valid_signals()}
     capfd.readouterr()
     outcomes = []
     for plan in plans[:2]:
-        thread = threading.Thread(target=lambda plan=plan: outcomes.append(run_plan(plan, plan.jobs)))
+        thread = threading.Thread(
+            target=lambda plan=plan: outcomes.append(run_plan(plan, plan.jobs))
+        )
         thread.start()
         thread.join()
-    process = multiprocessing.get_context("spawn").Process(target=run_plan, args=(plans[2], plans[2].jobs))
+    process = multiprocessing.get_context("spawn").Process(
+        target=run_plan, args=(plans[2], plans[2].jobs)
+    )
     process.start()
     process.join()
     assert capfd.readouterr() == ("", "")
     assert [(outcome.videos, outcome.failures) for outcome in outcomes] == [(2, {}), (2, {})]
     assert process.exitcode == 0
-    assert (switches(), {number: signal.getsignal(number) for number in signal.valid_signals()}) == before
+    assert (
+        switches(),
+        {number: signal.getsignal(number) for number in signal.valid_signals()},
+    ) == before
     first, *others = ([job.path.read_bytes() for job in plan.jobs] for plan in plans)
     assert all(read_header(job.path).frames for job in plans[0].jobs)
     assert others == [first, first]

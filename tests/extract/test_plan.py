@@ -136,7 +136,10 @@ def replace_by_changed_copy(path):
 def test_changed_source_is_noticed_despite_equal_size_and_modification_time(again, source, change):
     before = source.stat()
     change(source)
-    assert (source.stat().st_size, source.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    assert (source.stat().st_size, source.stat().st_mtime_ns) == (
+        before.st_size,
+        before.st_mtime_ns,
+    )
     for _ in range(2):
         ran = again()
         assert ran.code == 2
@@ -153,7 +156,8 @@ def features(tmp_path):
 
 @pytest.fixture
 def plan(table, features):
-    videos, encoder = read_own_videos("mine", table), parse_encoder("random/tiny")
+    videos = read_own_videos("mine", table)
+    encoder = parse_encoder("random/tiny")
     plan = make_plan(videos, features, encoder, ExtractionOptions((0.3,)))
     assert plan.count() == {"cached": 2}
     return plan
@@ -178,21 +182,37 @@ def test_file_that_cannot_be_used_keeps_its_entry(plan, features, change):
 
 def test_segments_of_one_file(byov_extract, tmp_path):
     write_noise_video(tmp_path / "videos/long.mp4", 60, seed=3)
-    table, head = tmp_path / "videos/mine.csv", "path,view,split,id,start,end,events\n"
-    rows = ["long.mp4,ego,train,a,,20f,3f", "long.mp4,exo,train,b,20f,40f,3f", "long.mp4,exo,val,c,2,4,0.2"]
+    table = tmp_path / "videos/mine.csv"
+    head = "path,view,split,id,start,end,events\n"
+    rows = [
+        "long.mp4,ego,train,a,,20f,3f",
+        "long.mp4,exo,train,b,20f,40f,3f",
+        "long.mp4,exo,val,c,2,4,0.2",
+    ]
     table.write_text(head + "\n".join(rows))
     assert byov_extract("--manifest", table, *TINY).code == 0
     manifest = load_manifest(tmp_path / "features/mine/manifest.json")
-    assert [(video.id, video.frames) for video in manifest.videos] == [("a", 20), ("b", 20), ("c", 30)]
+    assert [(video.id, video.frames) for video in manifest.videos] == [
+        ("a", 20),
+        ("b", 20),
+        ("c", 30),
+    ]
     assert manifest.videos[1].labels == manifest.videos[2].labels[:20] == (0,) * 3 + (1,) * 17
-    headers = [video_header(tmp_path / "features/mine/random--tiny", video.view, video.id) for video in manifest.videos]
+    headers = [
+        video_header(tmp_path / "features/mine/random--tiny", video.view, video.id)
+        for video in manifest.videos
+    ]
     assert [header.provenance.source_name for header in headers] == [
         "long.mp4#f=0,20",
         "long.mp4#f=20,40",
         "long.mp4#t=2,4",
     ]
     assert len({header.provenance.source_sha256 for header in headers}) == 3
-    assert load_index(tmp_path / "features/mine").segments == {"a": "#f=0,20", "b": "#f=20,40", "c": "#t=2,4"}
+    assert load_index(tmp_path / "features/mine").segments == {
+        "a": "#f=0,20",
+        "b": "#f=20,40",
+        "c": "#t=2,4",
+    }
     sources = SourceVideos(tmp_path / "features/mine")
     assert sources.find("b", headers[1].provenance) == tmp_path / "videos/long.mp4"
     listed = manifest_rows(manifest, tmp_path / "features/mine")
@@ -204,9 +224,13 @@ def test_segments_of_one_file(byov_extract, tmp_path):
     again = byov_extract("--manifest", table, *TINY, "--json")
     assert (again.code, again.json["extracted_videos"]) == (0, 1)
     assert "its start or end has changed" in again.err
-    table.write_text(head + "\n".join([rows[0], "long.mp4,exo,train,b,21f,40f,30f", "long.mp4,exo,val,c,2,9,0.2"]))
+    table.write_text(
+        head
+        + "\n".join([rows[0], "long.mp4,exo,train,b,21f,40f,30f", "long.mp4,exo,val,c,2,9,0.2"])
+    )
     problems = [
-        video["problem"] for video in byov_extract("--manifest", table, *TINY, "--check", "--json").json["videos"]
+        video["problem"]
+        for video in byov_extract("--manifest", table, *TINY, "--check", "--json").json["videos"]
     ]
     assert problems[0] == ""
     assert "long.mp4#f=21,40: events at 30 f are after its last frame (18 f)" in problems[1]
@@ -218,7 +242,9 @@ def test_features_of_a_segment_are_those_of_its_frames_alone(byov_extract, tmp_p
     lossless = {"codec": "qtrle", "pix_fmt": "rgb24"}
     write_video(tmp_path / "long.mov", images, **lossless)
     write_video(tmp_path / "short.mov", images[12:25], **lossless)
-    (tmp_path / "mine.csv").write_text("path,view,split,start,end\nlong.mov,ego,train,12f,25f\nshort.mov,exo,train,,\n")
+    (tmp_path / "mine.csv").write_text(
+        "path,view,split,start,end\nlong.mov,ego,train,12f,25f\nshort.mov,exo,train,,\n"
+    )
     assert byov_extract("--manifest", tmp_path / "mine.csv", *TINY).code == 0
     folder = tmp_path / "features/mine/random--tiny"
     for column in ("merged/0.3", "cls", "order", "pts_seconds"):

@@ -6,7 +6,17 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 from byov.extract.encoders import CLIP_MEAN, CLIP_STD
 from byov.extract.preprocess import Preprocessing, _resample
 
-SIZES = [(240, 320), (480, 640), (337, 211), (1080, 1920), (100, 133), (224, 224), (225, 224), (64, 300), (17, 9)]
+SIZES = [
+    (240, 320),
+    (480, 640),
+    (337, 211),
+    (1080, 1920),
+    (100, 133),
+    (224, 224),
+    (225, 224),
+    (64, 300),
+    (17, 9),
+]
 CROP = Preprocessing("crop", 224, CLIP_MEAN, CLIP_STD)
 SQUASH = Preprocessing("squash", 224, CLIP_MEAN, CLIP_STD)
 
@@ -25,7 +35,9 @@ def blocks(height, width):
 @pytest.mark.parametrize("content", [noise, blocks])
 def test_crop_matches_the_clip_processor(size, content):
     image = content(*size)
-    expected = CLIPImageProcessorPil()(image, do_normalize=False, do_rescale=False, return_tensors="np")
+    expected = CLIPImageProcessorPil()(
+        image, do_normalize=False, do_rescale=False, return_tensors="np"
+    )
     ours = CROP.resized(torch.from_numpy(image)[None])[0].numpy()
     difference = np.abs(ours.astype(int) - expected["pixel_values"][0].astype(int))
     assert difference.max() <= 1
@@ -63,5 +75,9 @@ def test_frames_are_resized_independently(preprocessing):
 
 
 def test_descriptions_differ():
-    others = [CROP, Preprocessing("squash", 256, CLIP_MEAN, CLIP_STD), Preprocessing("squash", 224, CLIP_STD, CLIP_STD)]
+    others = [
+        CROP,
+        Preprocessing("squash", 256, CLIP_MEAN, CLIP_STD),
+        Preprocessing("squash", 224, CLIP_STD, CLIP_STD),
+    ]
     assert SQUASH.describe() not in [other.describe() for other in others]

@@ -27,7 +27,9 @@ def naive(tokens, ratio):
 
 
 def random_tokens(frames, tokens=13, width=5, seed=0):
-    return torch.from_numpy(np.random.default_rng(seed).standard_normal((frames, tokens, width)).astype(np.float32))
+    return torch.from_numpy(
+        np.random.default_rng(seed).standard_normal((frames, tokens, width)).astype(np.float32)
+    )
 
 
 def test_golden_values():
@@ -36,7 +38,9 @@ def test_golden_values():
         merged = merge_tokens(torch.from_numpy(golden["tokens"]), ratios)
         assert len(ratios) == 6
         for ratio in ratios:
-            np.testing.assert_allclose(merged[ratio].numpy(), golden[f"merged_{ratio}"], atol=1e-6, rtol=0)
+            np.testing.assert_allclose(
+                merged[ratio].numpy(), golden[f"merged_{ratio}"], atol=1e-6, rtol=0
+            )
 
 
 @pytest.mark.parametrize("frames", [1, 2, 3, 20])

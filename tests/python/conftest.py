@@ -1,4 +1,6 @@
-"""Fixtures for a small project in the default folders: videos named like the demo videos, features and a run."""
+"""Fixtures for a small project in the default folders: videos named like the demo videos, features
+and a run.
+"""
 
 import shutil
 from pathlib import Path
@@ -18,7 +20,8 @@ TINY = {"latent": 32, "depth": 1, "decoder_depth": 1, "heads": 4, "frames": 8, "
 
 def write_gradient(path: Path, frames: int, seed: int) -> None:
     """Write a video whose color changes over time, slightly differently for every seed."""
-    time, start = np.linspace(0, 1, frames), np.random.default_rng(seed).uniform(0, 20)
+    time = np.linspace(0, 1, frames)
+    start = np.random.default_rng(seed).uniform(0, 20)
     colors = np.stack([30 + start + 190 * time, 215 - 150 * time**2, 40 + 180 * time], axis=1)
     images = [np.tile(color, (48, 64, 1)) for color in colors.astype(np.uint8)]
     write_video(path, images, fps=FPS, options={"crf": "1"})
@@ -31,13 +34,17 @@ def write_demo_videos(root: Path) -> None:
         frames = 12 if clip.view == "ego" else 14
         events = ";".join(f"{round(frames * fraction)}f" for fraction in (0.25, 0.5, 0.75))
         write_gradient(root / clip.path, frames, len(lines))
-        lines.append(f"{clip.path},{clip.view},{clip.split},{clip.id},{events},reach;contact;move;done")
+        lines.append(
+            f"{clip.path},{clip.view},{clip.split},{clip.id},{events},reach;contact;move;done"
+        )
     (root / "videos.csv").write_text("\n".join(lines) + "\n")
 
 
 @pytest.fixture(scope="session")
 def shared_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Project with datasets/demo, features/demo (random/tiny) and runs/demo-byov, which tests must not change."""
+    """Project with datasets/demo, features/demo (random/tiny) and runs/demo-byov, which tests must
+    not change.
+    """
     root = tmp_path_factory.mktemp("project")
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:

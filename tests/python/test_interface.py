@@ -41,7 +41,9 @@ def test_type_checkers_see_the_same_names():
 def test_features_are_read_on_access(project):
     features = byov.load_features()
     assert (len(features), features.dataset, len(features.phases)) == (8, "demo", 4)
-    assert all(array.shape == (features.videos[name].frames, 128) for name, array in features.items())
+    assert all(
+        array.shape == (features.videos[name].frames, 128) for name, array in features.items()
+    )
     assert list(byov.load_features(split="train", view="ego")) == ["train_ego_00", "train_ego_01"]
     assert not np.array_equal(features["test_ego_00"], byov.load_features(ratio=1.0)["test_ego_00"])
     (project / "features/demo/random--tiny/ego/test_ego_00.h5").write_bytes(b"")
@@ -54,7 +56,8 @@ def test_features_are_read_on_access(project):
 
 def test_embed_equals_the_embeddings_of_the_run(project):
     """Check a video file, an array and a tensor."""
-    run, features = byov.load_run(device="cpu"), byov.load_features()
+    run = byov.load_run(device="cpu")
+    features = byov.load_features()
     stored, _ = read_embedding(project / "runs/demo-byov/embeddings/exo/test_exo_00.h5")
     array = features["test_exo_00"]
     video = run.embed_video(project / "datasets/demo/test/exo/test_exo_00.mp4")
@@ -96,22 +99,31 @@ def test_embed_rejects(value, message):
 
 def test_scores_equal_those_of_the_command(call):
     row = byov.load_run("demo-byov").evaluate("retrieval", options=byov.EvaluationOptions(ks=(3,)))
-    ran = call(eval_main, "byov-eval", "--run", "demo-byov", "--task", "retrieval", "--k", "3", "--json")
-    expected = next(each for each in ran.json["protocols"]["standard"]["rows"] if each["kind"] == "run")
+    ran = call(
+        eval_main, "byov-eval", "--run", "demo-byov", "--task", "retrieval", "--k", "3", "--json"
+    )
+    expected = next(
+        each for each in ran.json["protocols"]["standard"]["rows"] if each["kind"] == "run"
+    )
     assert row.nested_scores() == expected["scores"]
-    assert set(row.scores) == {f"retrieval/map@3/{setting}" for setting in ("regular", "ego2exo", "exo2ego")}
+    assert set(row.scores) == {
+        f"retrieval/map@3/{setting}" for setting in ("regular", "ego2exo", "exo2ego")
+    }
 
 
 def test_evaluate_without_a_task_scores_all():
     run = byov.load_run()
-    standard, trimmed = run.evaluate(), run.evaluate(protocol="trimmed", split="val")
+    standard = run.evaluate()
+    trimmed = run.evaluate(protocol="trimmed", split="val")
     tasks = {name.split("/")[0] for name in standard.scores}
     assert tasks == {"classification", "retrieval", "progression", "kendalls_tau"}
     assert standard.scores != trimmed.scores
     assert standard.scores != run.evaluate(untrained=True).scores
 
 
-@pytest.mark.parametrize(("task", "message"), [("actions", "demo"), ("clasification", "clasification")])
+@pytest.mark.parametrize(
+    ("task", "message"), [("actions", "demo"), ("clasification", "clasification")]
+)
 def test_evaluate_rejects_a_task(task, message):
     with pytest.raises(byov.ByovError, match=message):
         byov.load_run().evaluate(task)
@@ -135,9 +147,16 @@ def test_wrong_arguments(use, message):
 
 def test_extraction_of_own_videos(project):
     done = byov.extract_features(
-        manifest=project / "datasets/demo/videos.csv", name="mine", encoder="random/tiny", ratios=(0.3,)
+        manifest=project / "datasets/demo/videos.csv",
+        name="mine",
+        encoder="random/tiny",
+        ratios=(0.3,),
     )
-    assert (done.dataset, done.folder, done.videos) == ("mine", Path("features/mine/random--tiny"), 8)
+    assert (done.dataset, done.folder, done.videos) == (
+        "mine",
+        Path("features/mine/random--tiny"),
+        8,
+    )
     with pytest.raises(TrainError, match="dataset"):
         byov.load_features()
     assert len(byov.load_features("mine")) == 8
@@ -167,7 +186,11 @@ def test_extraction_rejects(arguments, message):
 def test_defaults_are_the_newest_run_and_the_only_dataset(caplog):
     caplog.set_level(logging.INFO, "byov")
     run = byov.train_run(method="timeline", latent=32, frames=8, epochs=1)
-    assert (run.name, run.record.seed, run.model.settings.method) == ("demo-timeline-r0.3-s0", 0, "timeline")
+    assert (run.name, run.record.seed, run.model.settings.method) == (
+        "demo-timeline-r0.3-s0",
+        0,
+        "timeline",
+    )
     assert "features/demo/random--tiny" in caplog.text
     assert byov.load_run().name == run.name
     assert byov.load_run("runs/demo-byov").name == "demo-byov"
@@ -186,9 +209,17 @@ def test_folders_come_from_the_environment(project, monkeypatch):
 
 
 def test_stopped_extraction_keeps_finished_videos(project):
-    options = {"encoder": "random/tiny", "features_dir": "new", "ratios": (0.3,), "batch_size": 4, "decoders": 1}
+    options = {
+        "encoder": "random/tiny",
+        "features_dir": "new",
+        "ratios": (0.3,),
+        "batch_size": 4,
+        "decoders": 1,
+    }
     with pytest.raises(byov.Interrupted):
-        byov.extract_features("demo", stop=lambda: any(project.glob("new/demo/*/*/*.h5")), **options)
+        byov.extract_features(
+            "demo", stop=lambda: any(project.glob("new/demo/*/*/*.h5")), **options
+        )
     finished = len(list(project.glob("new/demo/*/*/*.h5")))
     assert 0 < finished < 8
     assert not list(project.glob("new/**/*.partial"))

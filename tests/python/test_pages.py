@@ -1,4 +1,6 @@
-"""Tests that the commands, links and paths in README and docs exist and that their Python code runs."""
+"""Tests that the commands, links and paths in README and docs exist and that their Python code
+runs.
+"""
 
 import doctest
 import io
@@ -20,12 +22,18 @@ import byov
 from byov.cli.common import ClickException
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"`([^`]+)`")
 _LINK = re.compile(r"\]\(([^()\s]+)\)")
 _HEREDOC = re.compile(r"<<'(\w+)'(.*?)\n.*?^\1$", re.MULTILINE | re.DOTALL)
-_ARGUMENTS = re.compile(r"""(?:"[^"\n]*"|'[^'\n]*'|[^"';|&)\n#]|(?<!\s)#)*""")  # matches up to the end of a command
+# Matches up to the end of a command.
+_ARGUMENTS = re.compile(r"""(?:"[^"\n]*"|'[^'\n]*'|[^"';|&)\n#]|(?<!\s)#)*""")
 MAKE_TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -44,7 +52,9 @@ def shell_commands(text, name):
 
 
 def mentioned_commands(text, name):
-    """Return the words of every matching command in inline code, such as `byov-train --method tcc`."""
+    """Return the words of every matching command in inline code, such as `byov-train --method
+    tcc`.
+    """
     spans = "\n".join(" ".join(span.split()) for span in _SPAN.findall(_BLOCK.sub("", text)))
     return list(_commands(spans, rf"^({name})(?=\s|$)"))
 
@@ -71,19 +81,28 @@ def find_command(name):
 
 def option_names(command):
     parameters = command.get_params(typer.Context(command))
-    return {option for parameter in parameters for option in (*parameter.opts, *parameter.secondary_opts)}
+    return {
+        option
+        for parameter in parameters
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    }
 
 
 def check_usage(name, *words, parse):
-    """Raise unless the command has the given options and, if `parse` is True, accepts their values."""
+    """Raise unless the command has the given options and, if `parse` is True, accepts their
+    values.
+    """
     assert name in PROJECT["scripts"], f"{name} is not a command"
-    command, arguments = find_command(name), list(words)
+    command = find_command(name)
+    arguments = list(words)
     if hasattr(command, "commands") and arguments and not arguments[0].startswith("-"):
         assert arguments[0] in command.commands, f"{name} has no subcommand {arguments[0]}"
         command = command.commands[arguments.pop(0)]
     for word in arguments:
         option = word.partition("=")[0]
-        assert not re.match(r"--?[a-z]", option) or option in option_names(command), f"{name} has no option {option}"
+        assert not re.match(r"--?[a-z]", option) or option in option_names(command), (
+            f"{name} has no option {option}"
+        )
     if "--config" in arguments:  # the file does not exist
         index = arguments.index("--config")
         del arguments[index : index + 2]
@@ -118,7 +137,9 @@ def test_make_targets_exist(page):
 def test_runs_are_made_by_the_page_or_by_make_demo(page):
     text = page.read_text(encoding="utf-8")
     code = "\n".join([*blocks(text, "sh"), *blocks(text, "python")]).replace("\\\n", " ")
-    trained = [line for line in code.splitlines() if "byov-train" in line and "--resume" not in line]
+    trained = [
+        line for line in code.splitlines() if "byov-train" in line and "--resume" not in line
+    ]
     made = {"demo-byov", "demo-timeline", *re.findall(r"--run (\S+)", "\n".join(trained))}
     assert set(re.findall(r"(?:--run |--compare |byov-runs \w+ |runs/)([\w.-]+)", code)) <= made
 
@@ -130,8 +151,12 @@ def test_links_lead_to_files_and_headings(page):
         target = (page.parent / path).resolve() if path else page
         assert target.exists(), link
         if anchor:
-            headings = re.findall(r"^#+ (.+)$", _BLOCK.sub("", target.read_text(encoding="utf-8")), re.MULTILINE)
-            anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            headings = re.findall(
+                r"^#+ (.+)$", _BLOCK.sub("", target.read_text(encoding="utf-8")), re.MULTILINE
+            )
+            anchors = {
+                re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings
+            }
             assert anchor in anchors, link
 
 
@@ -139,9 +164,15 @@ def test_links_lead_to_files_and_headings(page):
 def test_source_files_and_extras_exist(page):
     text = page.read_text(encoding="utf-8")
     folders = "apply|byov|cache|cli|cluster|data|evaluate|extract|report|train"
-    assert [path for path in re.findall(rf"`((?:{folders})/[\w/]+\.py)`", text) if not (ROOT / path).exists()] == []
+    assert [
+        path
+        for path in re.findall(rf"`((?:{folders})/[\w/]+\.py)`", text)
+        if not (ROOT / path).exists()
+    ] == []
     extras = re.findall(r"pip install [^\n#`]*?(?:\.|byov-egoexo)\[([\w,]+)\]", text)
-    assert {name for group in extras for name in group.split(",")} <= PROJECT["optional-dependencies"].keys()
+    assert {name for group in extras for name in group.split(",")} <= PROJECT[
+        "optional-dependencies"
+    ].keys()
 
 
 def test_readme_is_short_and_links_to_every_page():
@@ -168,9 +199,12 @@ def test_wrong_usage_is_found(words):
 
 @pytest.fixture
 def namespace(project):
-    """Create the runs and videos that the pages mention, and return the variables that their code uses."""
+    """Create the runs and videos that the pages mention, and return the variables that their code
+    uses.
+    """
     for seed, video in enumerate(("head", "tripod")):
-        write_gradient(project / f"{video}.mp4", 110, seed)  # 11 seconds, so that all events on the page occur
+        # 11 seconds, so that all events on the page occur.
+        write_gradient(project / f"{video}.mp4", 110, seed)
     byov.load_run("demo-byov").embed_video("head.mp4").write(project / "new.npz")
     return {"features": byov.load_features("demo")["test_ego_00"]}
 
@@ -185,7 +219,9 @@ def run_page(page, namespace):
 
 def test_python_page(project):
     """Run docs/python.md with the features of a second encoder in the cache."""
-    shutil.copytree(project / "features/demo/random--tiny", project / "features/demo/imagenet--other")
+    shutil.copytree(
+        project / "features/demo/random--tiny", project / "features/demo/imagenet--other"
+    )
     namespace = {}
     assert run_page("python.md", namespace) >= 1
     assert namespace["nearest"].shape == (12,)
@@ -199,7 +235,11 @@ def test_other_pages(namespace, page, name):
 
 
 def test_all_pages_with_python_are_tested():
-    pages = {page.name for page in (ROOT / "docs").glob("*.md") if blocks(page.read_text(encoding="utf-8"), "python")}
+    pages = {
+        page.name
+        for page in (ROOT / "docs").glob("*.md")
+        if blocks(page.read_text(encoding="utf-8"), "python")
+    }
     pages -= {"architecture.md", "live.md", "sweeps.md"}  # tested elsewhere
     assert pages <= {"python.md", "cache.md", "training.md"}
     assert not blocks((ROOT / "README.md").read_text(encoding="utf-8"), "python")
@@ -215,18 +255,26 @@ def test_notebook(tmp_path, monkeypatch):
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
     assert all(cell["outputs"] for cell in cells)
-    namespace, output = {}, io.StringIO()
+    namespace = {}
+    output = io.StringIO()
     for cell in cells:
         with redirect_stdout(output):
-            exec(compile("".join(cell["source"]), f"quickstart.ipynb {cell['id']}", "exec"), namespace)
+            exec(
+                compile("".join(cell["source"]), f"quickstart.ipynb {cell['id']}", "exec"),
+                namespace,
+            )
     assert (namespace["again"] == namespace["ego"]).all()
     assert "kendalls_tau/all" in output.getvalue()
 
 
 @pytest.mark.usefixtures("project")
-@pytest.mark.parametrize("name", ["byov", "byov.folders", *sorted({*byov._MODULES.values()} - {"byov.errors"})])
+@pytest.mark.parametrize(
+    "name", ["byov", "byov.folders", *sorted({*byov._MODULES.values()} - {"byov.errors"})]
+)
 def test_doctests(name):
     module = import_module(name)
-    result = doctest.testmod(module, extraglobs={"byov": byov}, optionflags=doctest.NORMALIZE_WHITESPACE)
+    result = doctest.testmod(
+        module, extraglobs={"byov": byov}, optionflags=doctest.NORMALIZE_WHITESPACE
+    )
     assert result.failed == 0
     assert result.attempted > 0 or name == "byov.evaluate.tasks"

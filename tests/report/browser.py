@@ -20,17 +20,36 @@ KEY_CODES = {" ": 32, "m": 77, "End": 35, "ArrowLeft": 37, "ArrowRight": 39}
 
 
 class Browser:
-    """Headless Chromium. It reads NUL-terminated JSON messages from descriptor 3 and writes them to descriptor 4."""
+    """Headless Chromium.
+
+    It reads NUL-terminated JSON messages from descriptor 3 and writes them to descriptor 4.
+    """
 
     def __init__(self, program: str, folder: Path) -> None:
         from_us, self._to_browser = os.pipe()
         self._from_browser, to_us = os.pipe()
         # The shell maps our descriptors to the numbers that the browser expects.
         launch = f'exec "$@" 3</dev/fd/{from_us} 4>/dev/fd/{to_us}'
-        options = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars")
+        options = (
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--hide-scrollbars",
+        )
         folders = f"--user-data-dir={folder / 'profile'}"
         self._process = subprocess.Popen(
-            ["/bin/sh", "-c", launch, "sh", program, *options, folders, "--remote-debugging-pipe", "about:blank"],
+            [
+                "/bin/sh",
+                "-c",
+                launch,
+                "sh",
+                program,
+                *options,
+                folders,
+                "--remote-debugging-pipe",
+                "about:blank",
+            ],
             env={**os.environ, "HOME": str(folder)},
             pass_fds=(from_us, to_us),
             stdin=subprocess.DEVNULL,
@@ -74,7 +93,9 @@ class Browser:
 
     def _receive(self, deadline: float) -> dict[str, Any]:
         while b"\0" not in self._buffer:
-            ready, _, _ = select.select([self._from_browser], [], [], max(deadline - time.monotonic(), 0))
+            ready, _, _ = select.select(
+                [self._from_browser], [], [], max(deadline - time.monotonic(), 0)
+            )
             assert ready, "the browser does not respond"
             received = os.read(self._from_browser, 2**20)
             assert received, "the browser has exited"
@@ -95,7 +116,9 @@ class Tab:
     def __init__(self, browser: Browser, path: Path) -> None:
         self._browser = browser
         self.target = browser.send("Target.createTarget", url="about:blank")["targetId"]
-        self.session = browser.send("Target.attachToTarget", targetId=self.target, flatten=True)["sessionId"]
+        self.session = browser.send("Target.attachToTarget", targetId=self.target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.send(f"{domain}.enable")
         speed = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
@@ -107,7 +130,10 @@ class Tab:
 
     def emulate(self, size: tuple[int, int] = (1280, 900), scheme: str = "light") -> None:
         """Set the size of the window and the preferred color scheme."""
-        self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.send(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": scheme}],
+        )
         metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": False}
         self.send("Emulation.setDeviceMetricsOverride", **metrics)
 
@@ -130,13 +156,21 @@ class Tab:
 
     def value(self, expression: str) -> Any:
         """Evaluate a JavaScript expression; promises are awaited."""
-        answer = self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        answer = self.send(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
     def press(self, key: str) -> None:
         for kind in ("rawKeyDown", "keyUp"):
-            self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=KEY_CODES[key])
+            self.send(
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=key,
+                code=key,
+                windowsVirtualKeyCode=KEY_CODES[key],
+            )
 
     def mouse(self, kind: str, x: float, y: float) -> None:
         pressed = {} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}
@@ -153,19 +187,30 @@ class Tab:
         """Scroll an element into view and return its center."""
         found = f"document.querySelector({json.dumps(selector)})"
         self.value(f"{found}.scrollIntoView({{block: 'center'}})")
-        x, y = self.value(f"(box => [box.x + box.width / 2, box.y + box.height / 2])({found}.getBoundingClientRect())")
+        x, y = self.value(
+            "(box => [box.x + box.width / 2, box.y + box.height / "
+            f"2])({found}.getBoundingClientRect())"
+        )
         return x, y
 
     def color(self, selector: str) -> tuple[int, ...]:
         """Return the color of the pixel at the center of an element."""
         x, y = self.center(selector)
         png = self.send("Page.captureScreenshot")["data"]
-        return Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB").getpixel((int(x), int(y)))
+        return (
+            Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB").getpixel((int(x), int(y)))
+        )
 
     def messages(self) -> list[dict[str, Any]]:
         """Return the errors and warnings of the page."""
-        logged = [event["entry"] for event in self.events("Log.entryAdded") if event["entry"]["level"] in LEVELS]
-        said = [event for event in self.events("Runtime.consoleAPICalled") if event["type"] in LEVELS]
+        logged = [
+            event["entry"]
+            for event in self.events("Log.entryAdded")
+            if event["entry"]["level"] in LEVELS
+        ]
+        said = [
+            event for event in self.events("Runtime.consoleAPICalled") if event["type"] in LEVELS
+        ]
         return logged + said + self.events("Runtime.exceptionThrown")
 
     def requests(self) -> list[str]:
@@ -174,7 +219,9 @@ class Tab:
 
     def each(self, selector: str, expression: str) -> list[Any]:
         """Evaluate an expression with the variable `each` for all matching elements."""
-        found = self.value(f"[...document.querySelectorAll({json.dumps(selector)})].map(each => {expression})")
+        found = self.value(
+            f"[...document.querySelectorAll({json.dumps(selector)})].map(each => {expression})"
+        )
         return list(found)
 
     def boxes(self, selector: str) -> list[dict[str, float]]:

@@ -1,4 +1,6 @@
-"""Fixtures for a browser, made-up reports, and a small project with videos, features and a trained run."""
+"""Fixtures for a browser, made-up reports, and a small project with videos, features and a trained
+run.
+"""
 
 import shutil
 import tempfile
@@ -24,18 +26,40 @@ from byov.report.collect import SplitEmbeddings, collect, read_split
 from byov.report.content import Content
 from byov.report.page.render import render_page
 
-DATASET, RUN = "tea", "first"
+DATASET = "tea"
+RUN = "first"
 ODD_NAME = "cup & 'saucer' [1]"
 # (id, view, split, number of frames) of each video
 VIDEOS = (
     *(("train_ego_0", "ego", "train", 20), ("train_ego_1", "ego", "train", 23)),
     *(("train_exo_0", "exo", "train", 21), ("train_exo_1", "exo", "train", 19)),
     *(("val_ego", "ego", "val", 20), ("val_exo", "exo", "val", 18)),
-    *(("test_exo_0", "exo", "test", 31), (ODD_NAME, "ego", "test", 24), ("test_ego_1", "ego", "test", 29)),
-    *(("test_exo_1", "exo", "test", 22), ("test_exo_2", "exo", "test", 27), ("still", "ego", "test", 1)),
+    *(
+        ("test_exo_0", "exo", "test", 31),
+        (ODD_NAME, "ego", "test", 24),
+        ("test_ego_1", "ego", "test", 29),
+    ),
+    *(
+        ("test_exo_1", "exo", "test", 22),
+        ("test_exo_2", "exo", "test", 27),
+        ("still", "ego", "test", 1),
+    ),
 )
 TINY = (
-    *("--latent", "32", "--depth", "1", "--decoder-depth", "1", "--heads", "4", "--frames", "8", "--lr", "1e-3"),
+    *(
+        "--latent",
+        "32",
+        "--depth",
+        "1",
+        "--decoder-depth",
+        "1",
+        "--heads",
+        "4",
+        "--frames",
+        "8",
+        "--lr",
+        "1e-3",
+    ),
     *("--epochs", "3", "--validate-every", "1", "--device", "cpu"),
 )
 
@@ -44,7 +68,9 @@ class Project:
     """Folder with videos/, features/ and runs/."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.features_dir, self.runs_dir = root, root / "features", root / "runs"
+        self.root = root
+        self.features_dir = root / "features"
+        self.runs_dir = root / "runs"
         self.run = self.runs_dir / RUN
         self.manifest_path = self.features_dir / DATASET / "manifest.json"
 
@@ -58,10 +84,14 @@ class Project:
         return load_manifest(self.manifest_path)
 
     def keep_videos(self, *ids: str) -> "Project":
-        """Keep only some videos in the manifest, and change the run as if it had been trained on them."""
+        """Keep only some videos in the manifest, and change the run as if it had been trained on
+        them.
+        """
         manifest = self.manifest()
         videos = tuple(video for video in manifest.videos if video.id in ids)
-        Manifest(manifest.dataset, manifest.phases, manifest.actions, videos).save(self.manifest_path)
+        Manifest(manifest.dataset, manifest.phases, manifest.actions, videos).save(
+            self.manifest_path
+        )
         folder = self.features_dir / DATASET / "random--tiny"
         config = read_config(self.run)
         config["training"] |= training_digests(
@@ -88,7 +118,9 @@ def hue_of(seed: int) -> np.ndarray:
 
 
 def make_frames(count: int, seed: int = 0, width: int = 96, height: int = 64) -> list[np.ndarray]:
-    """Make frames with a gray level per frame (left) and the video's color with a falling square (right)."""
+    """Make frames with a gray level per frame (left) and the video's color with a falling square
+    (right).
+    """
     images = []
     for frame in range(count):
         image = np.empty((height, width, 3), np.uint8)
@@ -106,15 +138,31 @@ def shared_project(tmp_path_factory: pytest.TempPathFactory, call: Callable[...,
     project = Project(tmp_path_factory.mktemp("project"))
     lines = ["path,view,split,id,events"]
     for seed, (video_id, view, split, frames) in enumerate(VIDEOS):
-        write_video(project.video(video_id), make_frames(frames, seed), options={"crf": "8", "preset": "ultrafast"})
+        write_video(
+            project.video(video_id),
+            make_frames(frames, seed),
+            options={"crf": "8", "preset": "ultrafast"},
+        )
         events = f"{frames / 30:.3f};{frames / 15:.3f}" if frames > 1 else "0;0"
         lines.append(f"{video_id}.mp4,{view},{split},{video_id},{events}")
     table = project.root / "videos" / f"{DATASET}.csv"
     table.write_text("\n".join(lines) + "\n")
     where = ("--features-dir", project.features_dir)
-    ran = call(extract_main, "byov-extract", "--manifest", table, "--encoder", "random/tiny", "--device", "cpu", *where)
+    ran = call(
+        extract_main,
+        "byov-extract",
+        "--manifest",
+        table,
+        "--encoder",
+        "random/tiny",
+        "--device",
+        "cpu",
+        *where,
+    )
     assert ran.code == 0, ran.err
-    ran = call(train_main, "byov-train", "--run", RUN, *TINY, *where, "--runs-dir", project.runs_dir)
+    ran = call(
+        train_main, "byov-train", "--run", RUN, *TINY, *where, "--runs-dir", project.runs_dir
+    )
     assert ran.code == 0, ran.err
     return project
 

@@ -15,8 +15,13 @@ TILE = {"ego": (64, 48), "exo": (48, 64)}
 EVERY = 3  # frames between samples
 PARTS = tuple(parts.SECTIONS)
 KEPT = ("view", "split", "kind", "score", "events")  # fields with a fixed set of values
-HOSTILE = "</script></style><script>alert(1)</script>\"'><img src=x onerror=alert(2)>&amp;&#60;b\x1b[31m\x00\u2028"
-HOSTILE_ESCAPED = HOSTILE.replace("\x1b", "\\x1b").replace("\x00", "\\x00").replace("\u2028", "\\u2028")
+HOSTILE = (
+    "</script></style><script>alert(1)</script>\"'><img src=x "
+    "onerror=alert(2)>&amp;&#60;b\x1b[31m\x00\u2028"
+)
+HOSTILE_ESCAPED = (
+    HOSTILE.replace("\x1b", "\\x1b").replace("\x00", "\\x00").replace("\u2028", "\\u2028")
+)
 
 
 def tile_color(video: int, frame: int) -> tuple[int, int, int]:
@@ -26,7 +31,8 @@ def tile_color(video: int, frame: int) -> tuple[int, int, int]:
 
 
 def make_video(index: int, view: str, frames: int) -> parts.ShownVideo:
-    samples, (width, height) = tuple(range(0, frames, EVERY)), TILE[view]
+    samples = tuple(range(0, frames, EVERY))
+    (width, height) = TILE[view]
     pixels = [np.full((height, width, 3), tile_color(index, frame), np.uint8) for frame in samples]
     return parts.ShownVideo(
         name=f"{view}/00{index % 2}",
@@ -40,12 +46,20 @@ def make_video(index: int, view: str, frames: int) -> parts.ShownVideo:
     )
 
 
-def make_vectors(videos: tuple[parts.ShownVideo, ...], name: str = "made-up-0", bend: float = 0.4) -> parts.RunVectors:
-    """Make embeddings along a curve, at a different pace in each video, so that relative time is misleading."""
+def make_vectors(
+    videos: tuple[parts.ShownVideo, ...], name: str = "made-up-0", bend: float = 0.4
+) -> parts.RunVectors:
+    """Make embeddings along a curve, at a different pace in each video, so that relative time is
+    misleading.
+    """
     rows = []
     for index, video in enumerate(videos):
         progress = (np.array(video.samples) / max(video.frames - 1, 1)) ** (1 + bend * index)
-        rows.append(np.stack([np.cos(2 * progress), np.sin(2 * progress), progress], axis=1).astype(np.float32))
+        rows.append(
+            np.stack([np.cos(2 * progress), np.sin(2 * progress), progress], axis=1).astype(
+                np.float32
+            )
+        )
     taus = np.arange(len(videos) ** 2, dtype=np.float64).reshape(len(videos), -1) / 100
     np.fill_diagonal(taus, np.nan)
     return parts.RunVectors(name, tuple(rows), taus)
@@ -53,8 +67,12 @@ def make_vectors(videos: tuple[parts.ShownVideo, ...], name: str = "made-up-0", 
 
 def make_tables() -> tuple[Table, ...]:
     names = ("Regular", "Ego2Exo", "Exo2Ego")
-    f1 = tuple(Column(f"classification/{name}", "Classification (F1)", name, "F1") for name in names)
-    retrieval = tuple(Column(f"retrieval/map@10/{name}", "Retrieval (map@10)", name, "map@10") for name in names)
+    f1 = tuple(
+        Column(f"classification/{name}", "Classification (F1)", name, "F1") for name in names
+    )
+    retrieval = tuple(
+        Column(f"retrieval/map@10/{name}", "Retrieval (map@10)", name, "map@10") for name in names
+    )
 
     def table(title: str, columns: tuple[Column, ...]) -> Table:
         own = {column.score: Score(0.6025, interval=(0.5, 0.7)) for column in columns}
@@ -67,16 +85,22 @@ def make_tables() -> tuple[Table, ...]:
         )
         return Table(title, columns, rows, ("a note",), is_main=columns[0] in f1)
 
-    return table("made-up: Phase tasks", (*f1, *retrieval)), table("made-up: Frame retrieval", retrieval)
+    return table("made-up: Phase tasks", (*f1, *retrieval)), table(
+        "made-up: Frame retrieval", retrieval
+    )
 
 
 def make_content(frames: tuple[int, ...] = (60, 45, 51, 66)) -> parts.Content:
     """Make a report on two ego and two exo videos, or fewer if `frames` has fewer lengths."""
     random = np.random.default_rng(0)
     videos = tuple(
-        make_video(index, view, count) for index, (view, count) in enumerate(zip(VIEWS, frames, strict=False))
+        make_video(index, view, count)
+        for index, (view, count) in enumerate(zip(VIEWS, frames, strict=False))
     )
-    ego, exo = ([index for index, video in enumerate(videos) if video.view == view] for view in ("ego", "exo"))
+    ego, exo = (
+        [index for index, video in enumerate(videos) if video.view == view]
+        for view in ("ego", "exo")
+    )
 
     def ref(video: int, frame: int) -> parts.FrameRef:
         return parts.FrameRef(video, min(videos[video].samples, key=lambda each: abs(each - frame)))
@@ -85,9 +109,15 @@ def make_content(frames: tuple[int, ...] = (60, 45, 51, 66)) -> parts.Content:
         return tuple(ref(video, frame) for video, frame in zip(videos, frames, strict=False))
 
     def worst(place: int) -> parts.WorstVideo:
-        video, partner, tau = order[place], order[(place + 1) % len(order)], (0.21, 0.4, 0.55)[place]
+        video = order[place]
+        partner = order[(place + 1) % len(order)]
+        tau = (0.21, 0.4, 0.55)[place]
         shown = tuple(dict.fromkeys(ref(video, frame).frame for frame in (0, 12, 24, 36)))
-        pairs = zip((ref(video, frame) for frame in shown), (ref(partner, at) for at in (3, 9, 30, 33)), strict=False)
+        pairs = zip(
+            (ref(video, frame) for frame in shown),
+            (ref(partner, at) for at in (3, 9, 30, 33)),
+            strict=False,
+        )
         return parts.WorstVideo(video, tau, partner, tau - 0.1, tuple(pairs))
 
     strips: tuple[parts.Strip, ...] = ()
@@ -96,22 +126,42 @@ def make_content(frames: tuple[int, ...] = (60, 45, 51, 66)) -> parts.Content:
     order = (1, 2, 0) if len(videos) > 2 else tuple(range(len(videos)))
     reference = ref(order[0], 24)
     softmax = np.exp(-0.1 * np.abs(np.arange(videos[order[0]].frames) - reference.frame))
-    points = tuple(parts.FrameRef(index, frame) for index, video in enumerate(videos) for frame in video.samples)
+    points = tuple(
+        parts.FrameRef(index, frame)
+        for index, video in enumerate(videos)
+        for frame in video.samples
+    )
     epochs = tuple(range(1, 31))
     tokens = tuple(
         parts.TokenSelection(
-            video, frames, (0.1, 0.3, 1.0), random.integers(0, 255, (3, len(frames), 32, 32, 3), np.uint8)
+            video,
+            frames,
+            (0.1, 0.3, 1.0),
+            random.integers(0, 255, (3, len(frames), 32, 32, 3), np.uint8),
         )
         for video in (*ego[:1], *exo[:1])
         for frames in (videos[video].samples[:4],)
     )
-    rows = [('a, "b"/one.mp4', "ego", "train", "one", "10f;20f", "p"), ("two.mp4", "exo", "train", "two", "", "p")]
-    rows += [(f"{video.name}.mp4", video.view, "test", video.name.partition("/")[2], "", "") for video in videos]
+    rows = [
+        ('a, "b"/one.mp4', "ego", "train", "one", "10f;20f", "p"),
+        ("two.mp4", "exo", "train", "two", "", "p"),
+    ]
+    rows += [
+        (f"{video.name}.mp4", video.view, "test", video.name.partition("/")[2], "", "")
+        for video in videos
+    ]
     manifest_rows = tuple(
-        dict(zip(("path", "view", "split", "id", "events", "pair"), row, strict=True), start="", end="") for row in rows
+        dict(
+            zip(("path", "view", "split", "id", "events", "pair"), row, strict=True),
+            start="",
+            end="",
+        )
+        for row in rows
     )
     labels = np.linspace(0, 1, 30) ** 2
-    progress = parts.ProgressLabels("ego/one", labels, (3, 15, 27), random.integers(0, 255, (3, 24, 32, 3), np.uint8))
+    progress = parts.ProgressLabels(
+        "ego/one", labels, (3, 15, 27), random.integers(0, 255, (3, 24, 32, 3), np.uint8)
+    )
     return parts.Content(
         run="made-up-0",
         dataset="made-up",
@@ -127,19 +177,35 @@ def make_content(frames: tuple[int, ...] = (60, 45, 51, 66)) -> parts.Content:
                 parts.Curve(name, epochs, tuple(scale / epoch for epoch in epochs))
                 for name, scale in (("loss", 6), ("cycle", 0.1))
             ),
-            validation=(parts.Curve("retrieval", epochs[::5], tuple(0.4 + 0.01 * epoch for epoch in epochs[::5])),),
+            validation=(
+                parts.Curve(
+                    "retrieval", epochs[::5], tuple(0.4 + 0.01 * epoch for epoch in epochs[::5])
+                ),
+            ),
             kept_epoch=21,
             diagnostics=tuple(
-                parts.Curve(name, epochs[::5], tuple(scale / (scale + epoch) for epoch in epochs[::5]))
-                for name, scale in (("cross-view", 20), ("cross-view, reversed", 30), ("mean frame of the clip", 99))
+                parts.Curve(
+                    name, epochs[::5], tuple(scale / (scale + epoch) for epoch in epochs[::5])
+                )
+                for name, scale in (
+                    ("cross-view", 20),
+                    ("cross-view, reversed", 30),
+                    ("mean frame of the clip", 99),
+                )
             ),
         ),
         projection=parts.Projection(
-            points, tuple((title, random.normal(size=(len(points), 2))) for title in ("Frozen: CLIP", "Trained"))
+            points,
+            tuple(
+                (title, random.normal(size=(len(points), 2)))
+                for title in ("Frozen: CLIP", "Trained")
+            ),
         ),
         strips=strips,
         tokens=tokens,
-        failures=parts.Failures(tuple(map(worst, range(len(order)))), reference, softmax / softmax.sum()),
+        failures=parts.Failures(
+            tuple(map(worst, range(len(order)))), reference, softmax / softmax.sum()
+        ),
         progress=(progress, replace(progress, name="exo/two", pictures=None)),
         vectors=(make_vectors(videos),),
         manifest_rows=manifest_rows,
@@ -149,12 +215,18 @@ def make_content(frames: tuple[int, ...] = (60, 45, 51, 66)) -> parts.Content:
 
 def without_parts(content: parts.Content, *kept: str) -> parts.Content:
     """Make all parts unavailable except those in `kept`."""
-    gone = {part: parts.Unavailable(f"no {part} because of <{part}>") for part in PARTS if part not in kept}
+    gone = {
+        part: parts.Unavailable(f"no {part} because of <{part}>")
+        for part in PARTS
+        if part not in kept
+    }
     return replace(content, **gone)
 
 
 def unlabeled(content: parts.Content) -> parts.Content:
-    return replace(content, phases=(), videos=tuple(replace(video, labels=None) for video in content.videos))
+    return replace(
+        content, phases=(), videos=tuple(replace(video, labels=None) for video in content.videos)
+    )
 
 
 def make_hostile(value: Any) -> Any:
@@ -162,7 +234,11 @@ def make_hostile(value: Any) -> Any:
     if isinstance(value, str):
         return f"{value}{HOSTILE}" if value else value
     if isinstance(value, tuple):
-        return type(value)(*map(make_hostile, value)) if hasattr(value, "_fields") else tuple(map(make_hostile, value))
+        return (
+            type(value)(*map(make_hostile, value))
+            if hasattr(value, "_fields")
+            else tuple(map(make_hostile, value))
+        )
     if isinstance(value, dict):
         return {key: value if key in KEPT else make_hostile(value) for key, value in value.items()}
     if not is_dataclass(value) or isinstance(value, type):

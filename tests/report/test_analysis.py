@@ -8,7 +8,9 @@ from byov.report.analysis import darken_excluded, fit_points, tsne
 
 def test_tsne_keeps_neighbors_together():
     random = np.random.default_rng(0)
-    points = np.concatenate([random.normal(size=(15, 6)), random.normal(size=(15, 6)) + 50]).astype(np.float32)
+    points = np.concatenate([random.normal(size=(15, 6)), random.normal(size=(15, 6)) + 50]).astype(
+        np.float32
+    )
     placed = tsne(points, 0)
     gaps = np.linalg.norm(placed[:, None] - placed[None], axis=2)
     assert gaps[:15, :15].max() < gaps[:15, 15:].min()
@@ -17,7 +19,9 @@ def test_tsne_keeps_neighbors_together():
 @pytest.mark.parametrize("width", [1, 5])
 def test_tsne_of_equal_points(width):
     assert not tsne(np.full((8, width), 0.1, np.float32), 0).any()
-    half = np.repeat(np.arange(2, dtype=np.float32)[:, None] * np.ones(width, np.float32), 4, axis=0)
+    half = np.repeat(
+        np.arange(2, dtype=np.float32)[:, None] * np.ones(width, np.float32), 4, axis=0
+    )
     assert np.isfinite(tsne(half, 0)).all()
 
 
@@ -28,7 +32,8 @@ def test_points_keep_their_aspect_and_y_points_up():
 
 
 def test_cropped_borders_are_dark_at_every_ratio():
-    pixels, order = np.full((40, 80, 3), 200, np.uint8), np.array([6, *range(6), *range(7, 16)], np.uint16)
+    pixels = np.full((40, 80, 3), 200, np.uint8)
+    order = np.array([6, *range(6), *range(7, 16)], np.uint16)
     bright = darken_excluded(pixels, order, 1.0, cropped=True)[..., 0] == 200
     assert bright[:, 20:60].all()
     assert bright.sum() == 1600

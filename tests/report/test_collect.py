@@ -33,14 +33,20 @@ TRAIN = ("train_ego_0", "train_ego_1", "train_exo_0", "train_exo_1")
 def embeddings(shared_project, collected):
     """Embeddings of each shown video, read from the files."""
     return [
-        read_array(shared_project.run / "embeddings" / f"{video.name}.h5", "embedding").astype(np.float64)
+        read_array(shared_project.run / "embeddings" / f"{video.name}.h5", "embedding").astype(
+            np.float64
+        )
         for video in collected.videos
     ]
 
 
 def naive_tau(query, candidate):
     nearest = ((query[::5, None] - candidate[None, ::5]) ** 2).sum(axis=2).argmin(axis=1)
-    return np.nan if len(set(nearest.tolist())) < 2 else kendalltau(np.arange(len(nearest)), nearest).statistic
+    return (
+        np.nan
+        if len(set(nearest.tolist())) < 2
+        else kendalltau(np.arange(len(nearest)), nearest).statistic
+    )
 
 
 def test_every_part_is_present(collected, shared_project):
@@ -48,10 +54,17 @@ def test_every_part_is_present(collected, shared_project):
     assert (collected.run, collected.dataset, collected.split) == ("first", "tea", "test")
     assert collected.phases == ("phase 0", "phase 1", "phase 2")
     assert str(shared_project.root) not in repr(collected)
-    entries = {f"{video.view}/{video.id}": video for video in shared_project.manifest().videos if video.split == "test"}
+    entries = {
+        f"{video.view}/{video.id}": video
+        for video in shared_project.manifest().videos
+        if video.split == "test"
+    }
     assert {video.name for video in collected.videos} == entries.keys()
     for video in collected.videos:
-        assert (video.frames, video.labels) == (entries[video.name].frames, entries[video.name].labels)
+        assert (video.frames, video.labels) == (
+            entries[video.name].frames,
+            entries[video.name].labels,
+        )
         np.testing.assert_allclose(video.pts_seconds, np.arange(video.frames) / 10, atol=1e-6)
 
 
@@ -62,7 +75,9 @@ def test_tables_are_those_of_the_evaluator(collected, shared_project):
     rows = {row.name: cells for row, cells in collected.tables[0].measured}
     assert {"Time only", "Untrained (first)", collected.own_row} <= rows.keys()
     reader = RunEmbeddings(shared_project.runs_dir, shared_project.features_dir, "first")
-    scored = evaluate(reader, Scope("test", ("standard",), ("tau",), EvaluationOptions()))["standard"]
+    scored = evaluate(reader, Scope("test", ("standard",), ("tau",), EvaluationOptions()))[
+        "standard"
+    ]
     column = [column.score for column in collected.tables[0].columns].index("kendalls_tau/all")
     assert rows[collected.own_row][column].text == f"{scored.value('kendalls_tau/all'):.4f}"
 
@@ -92,19 +107,27 @@ def test_vectors_are_the_embeddings_of_the_samples(collected, embeddings):
 
 
 def test_worst_videos_have_the_lowest_tau(collected, embeddings):
-    failures, taus = collected.failures, collected.vectors[0].taus
+    failures = collected.failures
+    taus = collected.vectors[0].taus
     pairs = {index: np.concatenate([taus[index], taus[:, index]]) for index in range(len(taus))}
     means = {index: np.nanmean(each) for index, each in pairs.items() if not np.isnan(each).all()}
-    assert [worst.video for worst in failures.worst] == sorted(means, key=lambda index: means[index])[:3]
+    assert [worst.video for worst in failures.worst] == sorted(
+        means, key=lambda index: means[index]
+    )[:3]
     for worst in failures.worst:
         assert worst.tau == pytest.approx(means[worst.video])
         assert worst.partner_tau == pytest.approx(np.nanmin(taus[worst.video]))
         assert worst.partner_tau == pytest.approx(taus[worst.video, worst.partner])
         for query, match in worst.pairs:
-            distances = np.linalg.norm(embeddings[worst.video][query.frame] - embeddings[worst.partner], axis=1)
+            distances = np.linalg.norm(
+                embeddings[worst.video][query.frame] - embeddings[worst.partner], axis=1
+            )
             assert (query.video, match) == (worst.video, (worst.partner, distances.argmin()))
     reference = failures.reference
-    assert (reference.video, reference.frame) == (failures.worst[0].video, len(embeddings[reference.video]) // 2)
+    assert (reference.video, reference.frame) == (
+        failures.worst[0].video,
+        len(embeddings[reference.video]) // 2,
+    )
     z = embeddings[reference.video]
     scores = np.exp(z @ z[reference.frame] / np.sqrt(z.shape[1]))
     np.testing.assert_allclose(failures.similarity, scores / scores.sum(), rtol=1e-6)
@@ -114,7 +137,8 @@ def test_projection_of_frozen_untrained_and_trained(collected, shared_project):
     projection = collected.projection
     assert len(projection.frames) == sum(video.frames for video in collected.videos)
     names = [collected.videos[ref.video].name for ref in projection.frames]
-    features, run = shared_project.features_dir / "tea" / "random--tiny", shared_project.run
+    features = shared_project.features_dir / "tea" / "random--tiny"
+    run = shared_project.run
     folders = {
         "Frozen: Random features (tiny), merged 0.3": (features, "merged/0.3"),
         "Untrained": (run / "embeddings-untrained", "embedding"),
@@ -139,14 +163,18 @@ def test_more_videos_get_fewer_samples():
 
 
 def test_of_many_videos_some_of_each_view_are_shown():
-    entries = [VideoEntry(f"v{i}", "ego" if i % 3 else "exo", "test", 3, 10.0, None, None) for i in range(150)]
+    entries = [
+        VideoEntry(f"v{i}", "ego" if i % 3 else "exo", "test", 3, 10.0, None, None)
+        for i in range(150)
+    ]
     shown = limit_videos([Segment(entry) for entry in entries])
     assert [segment.video.view for segment in shown] == ["ego"] * 60 + ["exo"] * 50
     assert [shown[index].video.id for index in (0, 59, 60, -1)] == ["v1", "v149", "v0", "v147"]
 
 
 def test_facts_and_provenance(collected, shared_project):
-    header, footer = dict(collected.facts), dict(collected.provenance)
+    header = dict(collected.facts)
+    footer = dict(collected.provenance)
     assert header["Recipe"] == "paper"
     assert header["STM ratio"] == "0.3"
     assert header["Model"].endswith("million parameters, 1 block, embedding width 32")
@@ -235,7 +263,9 @@ def test_a_compared_run(project):
 
 def test_manifest_rows_are_the_csv_that_was_extracted(collected, shared_project):
     lines = (shared_project.root / "videos" / "tea.csv").read_text().splitlines()[1:]
-    assert [row["path"] for row in collected.manifest_rows] == [line.split(",")[0] for line in lines]
+    assert [row["path"] for row in collected.manifest_rows] == [
+        line.split(",")[0] for line in lines
+    ]
     labels = {video.id: video.labels for video in shared_project.manifest().videos}
     for row in collected.manifest_rows:
         events = [int(event.removesuffix("f")) for event in row["events"].split(";")]
@@ -283,10 +313,15 @@ def test_progress_labels_of_a_timeline_run(project, call):
     ego, exo = content.progress
     views = ["ego", "ego", "exo", "exo"]
     ids = [f"train_{view}_{number}" for view, number in zip(views, (0, 1, 0, 1), strict=True)]
-    features = [read_array(project.features(*video), "merged/0.3") for video in zip(views, ids, strict=True)]
+    features = [
+        read_array(project.features(*video), "merged/0.3") for video in zip(views, ids, strict=True)
+    ]
     aligned = aligned_progress(features, views, lambda rows: rows)
     labels = dict(zip(ids, (label.numpy() for label in aligned), strict=True))
-    gaps = {video: np.abs(label - np.linspace(0, 1, len(label))).mean() for video, label in labels.items()}
+    gaps = {
+        video: np.abs(label - np.linspace(0, 1, len(label))).mean()
+        for video, label in labels.items()
+    }
     chosen = max(ids[:2], key=lambda video: gaps[video])
     assert ego.name == f"ego/{chosen}"
     np.testing.assert_allclose(ego.labels, labels[chosen], atol=1e-6)
@@ -298,12 +333,38 @@ def test_progress_labels_of_a_timeline_run(project, call):
 
 
 RECORDS = [
-    {"epoch": 0, "step": 0, "retrieval": 0.9, "trimmed": 0.1, "tau": 0.9, "both": 0.5, "map@10_ego2exo": 0.9}
+    {
+        "epoch": 0,
+        "step": 0,
+        "retrieval": 0.9,
+        "trimmed": 0.1,
+        "tau": 0.9,
+        "both": 0.5,
+        "map@10_ego2exo": 0.9,
+    }
     | {"diagnostics/cross/reversed": 0.5},
     {"epoch": 1, "step": 4, "lr": 1e-3, "loss": 3.0, "self": 1.0},
-    {"epoch": 2, "step": 8, "lr": 1e-3, "loss": 2.0, "self": 0.5, "retrieval": 0.6, "tau": 0.1, "both": 0.7}
+    {
+        "epoch": 2,
+        "step": 8,
+        "lr": 1e-3,
+        "loss": 2.0,
+        "self": 0.5,
+        "retrieval": 0.6,
+        "tau": 0.1,
+        "both": 0.7,
+    }
     | {"diagnostics/cross/reversed": 0.4},
-    {"epoch": 3, "step": 12, "lr": 1e-3, "loss": 1.0, "self": 0.4, "retrieval": 0.6, "tau": 0.3, "both": 0.8},
+    {
+        "epoch": 3,
+        "step": 12,
+        "lr": 1e-3,
+        "loss": 1.0,
+        "self": 0.4,
+        "retrieval": 0.6,
+        "tau": 0.3,
+        "both": 0.8,
+    },
 ]
 
 
@@ -313,10 +374,14 @@ def curves_of(tmp_path):
 
     def read(text, select="retrieval"):
         if text is not None:
-            (tmp_path / "metrics.jsonl").write_bytes(text.encode() if isinstance(text, str) else text)
+            (tmp_path / "metrics.jsonl").write_bytes(
+                text.encode() if isinstance(text, str) else text
+            )
         saved = {"retrieval": 0.6, "tau": 0.1, "both": 0.7}
         training = {"settings": {"select": select}, "validation": saved}
-        return read_curves(RunRecord(name="r", folder=tmp_path, training=training, **make_training()))
+        return read_curves(
+            RunRecord(name="r", folder=tmp_path, training=training, **make_training())
+        )
 
     return read
 
@@ -333,12 +398,16 @@ def test_losses_validation_scores_and_the_epoch_of_the_saved_model(curves_of):
 
 
 def test_the_kept_epoch_is_that_of_the_saved_model(shared_project, collected):
-    validation = json.loads((shared_project.run / "config.json").read_text())["training"]["validation"]
+    validation = json.loads((shared_project.run / "config.json").read_text())["training"][
+        "validation"
+    ]
     curve = next(curve for curve in collected.curves.validation if curve.name == "retrieval")
     assert curve.values[curve.epochs.index(collected.curves.kept_epoch)] == validation["retrieval"]
 
 
-@pytest.mark.parametrize("text", [None, "", "{", "[]\n", '{"epoch": "1"}\n', '{"epoch": 1}\n', b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "text", [None, "", "{", "[]\n", '{"epoch": "1"}\n', '{"epoch": 1}\n', b"\xff\xfe"]
+)
 def test_missing_or_damaged_metrics(curves_of, text):
     with pytest.raises(CacheError, match=r"metrics\.jsonl"):
         curves_of(text)

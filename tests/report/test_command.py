@@ -40,7 +40,9 @@ def test_the_output_folder_is_checked_before_work_starts(quick, byov_report):
 
 def test_compare(quick, byov_report):
     other = shutil.copytree(quick.run, quick.runs_dir / "second")
-    ran = byov_report(quick, "--run", "first", "--compare", "second", "--json", "--out", "new/mine.html")
+    ran = byov_report(
+        quick, "--run", "first", "--compare", "second", "--json", "--out", "new/mine.html"
+    )
     assert ran.code == 0, ran.err
     assert ran.json["report"] == "new/mine.html"
     assert ran.json["missing"] == {}
@@ -124,7 +126,9 @@ def test_the_report_of_a_run_opens_without_errors(project, byov_report, open_fil
     tab = open_file(project.run / "report.html")
     assert tab.messages() == []
     assert tab.requests() == [tab.url]
-    assert tab.value("document.querySelectorAll('.unavailable:not([hidden]), .missing').length") == 0
+    assert (
+        tab.value("document.querySelectorAll('.unavailable:not([hidden]), .missing').length") == 0
+    )
     visible = "[...document.images].filter(image => !image.closest('#card'))"
     assert tab.value(f"{visible}.every(image => image.complete && image.naturalWidth > 0)")
     before = [tab.text(f"#{side}-time") for side in ("query", "run-0")]
@@ -158,21 +162,35 @@ def test_reports_are_made_silently_in_threads(shared_project, collected, tmp_pat
 def test_make_demo(tmp_path, open_file):
     if not (ROOT / ".venv" / ".ready").exists():
         pytest.skip("make would set up an environment first")
-    folders = {f"BYOV_{name.upper()}": str(tmp_path / name) for name in ("datasets", "features", "runs")}
+    folders = {
+        f"BYOV_{name.upper()}": str(tmp_path / name) for name in ("datasets", "features", "runs")
+    }
     demo = shutil.copytree(ROOT / "data" / "demo", tmp_path / "datasets" / "demo")
     header, *rows = (demo / "videos.csv").read_text().splitlines()
     kept = [row for row in rows if re.match(r"train/.*_1[89]\.|(val|test)/.*_00\.", row)]
     (demo / "videos.csv").write_text("\n".join((header, *kept)) + "\n")
-    environment = {key: value for key, value in os.environ.items() if key not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")
+    }
 
     def make_demo(*variables):
         command = ["make", "demo", *variables]
-        ran = subprocess.run(command, cwd=ROOT, env=environment | folders, capture_output=True, text=True, check=False)
+        ran = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=environment | folders,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert ran.returncode == 0, ran.stderr
         return ran.stdout.splitlines()
 
     lines = make_demo(
-        "DEMO_BYOV=--latent 32 --depth 1 --decoder-depth 1 --heads 4 --epochs 2 --batch-size 4 --select both",
+        "DEMO_BYOV=--latent 32 --depth 1 --decoder-depth 1 --heads 4 --epochs 2 --batch-size 4 "
+        "--select both",
         "DEMO_TIMELINE=--method timeline --latent 32 --epochs 2",
     )
     rows = (
@@ -183,11 +201,15 @@ def test_make_demo(tmp_path, open_file):
     )
     (verdict,) = [line for line in lines if "is ahead of Time only in" in line]
     for row in (*rows, "demo-timeline: Timeline"):
-        assert sum(line.startswith(row) for line in lines if line != verdict) == 3, "one for each protocol"
+        assert sum(line.startswith(row) for line in lines if line != verdict) == 3, (
+            "one for each protocol"
+        )
     report = tmp_path / "runs" / "demo-timeline" / "report.html"
     assert lines[-1] == str(report)
     tab = open_file(report)
     assert tab.messages() == []
     assert tab.requests() == [tab.url]
-    assert tab.value("document.querySelectorAll('.unavailable:not([hidden]), .missing').length") == 0
+    assert (
+        tab.value("document.querySelectorAll('.unavailable:not([hidden]), .missing').length") == 0
+    )
     assert make_demo()[-1] == str(report), "finished steps are skipped"

@@ -70,17 +70,31 @@ def test_the_same_content_gives_the_same_bytes(written, content, tmp_path):
 
 def test_missing_parts_give_no_file(content, tmp_path):
     assert write_figures(without_parts(content), tmp_path / "none") == []
-    assert stems(write_figures(without_parts(content, "curves"), tmp_path)) == ["curves", "diagnostics"]
+    assert stems(write_figures(without_parts(content, "curves"), tmp_path)) == [
+        "curves",
+        "diagnostics",
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("labels", [False, True])
 def test_hostile_names(content, tmp_path, labels):
-    videos = tuple(replace(video, name=name) for video, name in zip(content.videos, HOSTILE_NAMES, strict=True))
+    videos = tuple(
+        replace(video, name=name) for video, name in zip(content.videos, HOSTILE_NAMES, strict=True)
+    )
     losses = tuple(curve._replace(name=f"_$\\bad{curve.name}") for curve in content.curves.losses)
     curves = replace(content.curves, losses=losses)
-    projection = replace(content.projection, maps=tuple(("$\x00_{日", points) for _, points in content.projection.maps))
-    hostile = replace(content, videos=videos, curves=curves, projection=projection, phases=("$\\alpha", "_注ぐ\n", "%"))
+    projection = replace(
+        content.projection,
+        maps=tuple(("$\x00_{日", points) for _, points in content.projection.maps),
+    )
+    hostile = replace(
+        content,
+        videos=videos,
+        curves=curves,
+        projection=projection,
+        phases=("$\\alpha", "_注ぐ\n", "%"),
+    )
     paths = write_figures(hostile if labels else unlabeled(hostile), tmp_path)
     assert stems(paths) == list(NAMES)
     check_files(paths)
@@ -96,7 +110,9 @@ def test_hostile_names(content, tmp_path, labels):
 )
 def test_few_and_short_videos(tmp_path, frames, names):
     content = make_content(frames)
-    paths = write_figures(replace(content, curves=replace(content.curves, validation=(), kept_epoch=None)), tmp_path)
+    paths = write_figures(
+        replace(content, curves=replace(content.curves, validation=(), kept_epoch=None)), tmp_path
+    )
     assert stems(paths) == names
     check_files(paths)
 
@@ -111,7 +127,8 @@ def assert_shows(axes, content, ref):
 
 
 def test_retrieved_frames_follow_their_query(content):
-    strip = (FrameRef(0, 3), FrameRef(2, 0), FrameRef(3, 63), FrameRef(2, 4))  # the last one has no picture
+    # The last one has no picture.
+    strip = (FrameRef(0, 3), FrameRef(2, 0), FrameRef(3, 63), FrameRef(2, 4))
     colors = [to_rgba(color) for color in (style.QUERY, style.RIGHT, style.WRONG, style.RIGHT)]
     marks = ["", " ✓", " ✗", " ✓"]
     for shown in (content, unlabeled(content)):
@@ -124,7 +141,8 @@ def test_retrieved_frames_follow_their_query(content):
         assert [each.get_xlabel() for each in axes] == [
             f"{time}{mark}" for time, mark in zip(times, marks, strict=True)
         ]
-        colors, marks = [colors[0], *[to_rgba(style.PLAIN)] * 3], [""] * 4
+        colors = [colors[0], *[to_rgba(style.PLAIN)] * 3]
+        marks = [""] * 4
 
 
 # Plots
@@ -134,23 +152,32 @@ def named_lines(legend, axes):
     """Map each name in the legend to the matching lines of the axes as (x, y)."""
     names = [text.get_text() for text in legend.get_texts()]
     return {
-        name: [line.get_data() for line in axes.lines if to_hex(line.get_color()) == to_hex(handle.get_color())]
+        name: [
+            line.get_data()
+            for line in axes.lines
+            if to_hex(line.get_color()) == to_hex(handle.get_color())
+        ]
         for name, handle in zip(names, legend.legend_handles, strict=True)
     }
 
 
 def test_the_alignment_has_the_frame_numbers_of_the_videos(content):
-    """Check distances, paths and phase boundaries (frames 20 and 40 of ego/000, 17 and 34 of exo/000)."""
+    """Check distances, paths and phase boundaries (frames 20 and 40 of ego/000, 17 and 34 of
+    exo/000).
+    """
     (run,) = content.vectors
     figure = figures.draw_alignment(content, run, 0, 2)
     axes = figure.axes[0]
-    rows, columns = np.array(content.videos[0].samples), np.array(content.videos[2].samples)
+    rows = np.array(content.videos[0].samples)
+    columns = np.array(content.videos[2].samples)
     distances = cdist(run.of_video[0], run.of_video[2])
     np.testing.assert_array_equal(axes.collections[0].get_array(), distances)
     lines = named_lines(figure.legends[0], axes)
     path = dtw_path(run.of_video[0], run.of_video[2])
     np.testing.assert_array_equal(lines["warp path"], [[columns[path[:, 1]], rows[path[:, 0]]]])
-    np.testing.assert_array_equal(lines["nearest frame"], [[columns[distances.argmin(axis=1)], rows]])
+    np.testing.assert_array_equal(
+        lines["nearest frame"], [[columns[distances.argmin(axis=1)], rows]]
+    )
     assert axes.yaxis_inverted()
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("exo/000, frame", "ego/000, frame")
     boundaries = [(x[0], y[0]) for x, y in lines["phase boundary"]]
@@ -160,10 +187,15 @@ def test_the_alignment_has_the_frame_numbers_of_the_videos(content):
 def test_curves_and_the_kept_epoch(content):
     curves = content.curves
     losses, validation = figures.draw_curves(curves).axes
-    drawn = {**named_lines(losses.get_legend(), losses), **named_lines(validation.get_legend(), validation)}
+    drawn = {
+        **named_lines(losses.get_legend(), losses),
+        **named_lines(validation.get_legend(), validation),
+    }
     (kept,) = drawn.pop("saved model: epoch 21")
     assert kept[0] == [21, 21]
-    expected = {curve.name: (curve.epochs, curve.values) for curve in (*curves.losses, *curves.validation)}
+    expected = {
+        curve.name: (curve.epochs, curve.values) for curve in (*curves.losses, *curves.validation)
+    }
     assert drawn.keys() == expected.keys()
     for name, ((epochs, values),) in drawn.items():
         np.testing.assert_array_equal((epochs, values), expected[name])
@@ -178,7 +210,8 @@ def test_diagnostics_distinguish_changed_contexts_and_trivial_predictors(content
 
 
 def test_failures_draw_matches(content):
-    failures, worst = content.failures, content.failures.worst[0]
+    failures = content.failures
+    worst = content.failures.worst[0]
     axes = figures.draw_failures(content, replace(failures, worst=(worst,))).axes
     for pair, above, below in zip(worst.pairs, axes[:4], axes[4:], strict=True):
         assert_shows(above, content, pair[0])
@@ -211,7 +244,12 @@ def test_long_names_keep_their_end():
 
 def test_colors_are_those_of_the_page():
     css = files("byov.report.page").joinpath("page.css").read_text(encoding="utf-8")
-    light = dict(reversed(re.findall(r"--([\w-]+): *(#\w+);", css)))  # keep the first value of each name
+    # Keep the first value of each name.
+    light = dict(reversed(re.findall(r"--([\w-]+): *(#\w+);", css)))
     assert [light[f"phase-{index}"] for index in range(len(style.PHASES))] == list(style.PHASES)
-    assert (light["query"], light["good"], light["retrieved"]) == (style.QUERY, style.RIGHT, style.WRONG)
+    assert (light["query"], light["good"], light["retrieved"]) == (
+        style.QUERY,
+        style.RIGHT,
+        style.WRONG,
+    )
     assert phase_color(8) == phase_color(0) == style.PHASES[0]

@@ -27,7 +27,8 @@ class Tree(HTMLParser):
 
     def __init__(self, page: str) -> None:
         super().__init__()
-        self._builder, self._open = ElementTree.TreeBuilder(), []
+        self._builder = ElementTree.TreeBuilder()
+        self._open = []
         self.feed(page)
         self.close()
         assert self._open == []
@@ -66,7 +67,9 @@ def text(element):
 
 
 def classes(element, prefix):
-    return [each.get("class") for each in element.iter() if (each.get("class") or "").startswith(prefix)]
+    return [
+        each.get("class") for each in element.iter() if (each.get("class") or "").startswith(prefix)
+    ]
 
 
 def test_ids_anchors_and_headings(tree):
@@ -74,7 +77,9 @@ def test_ids_anchors_and_headings(tree):
     assert len(ids) == len(set(ids))
     anchors = {link.removeprefix("#") for link in tree.values("href") if "=" not in link}
     assert anchors <= set(ids)
-    levels = [int(element.tag[1]) for element in tree.root.iter() if re.fullmatch("h[1-6]", element.tag)]
+    levels = [
+        int(element.tag[1]) for element in tree.root.iter() if re.fullmatch("h[1-6]", element.tag)
+    ]
     assert levels[0] == 1
     assert levels.count(1) == 1
     assert all(after - before <= 1 for before, after in pairwise(levels))
@@ -94,7 +99,9 @@ def test_the_policy_allows_only_the_page_s_own_style_and_script(page):
     assert rules["img-src"] == "data:"
     for tag in ("style", "script"):
         (text,) = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
-        assert rules[f"{tag}-src"] == f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+        assert (
+            rules[f"{tag}-src"] == f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+        )
 
 
 def test_nothing_points_outside(page, tree):
@@ -120,22 +127,39 @@ def test_sections_depend_on_the_method_and_its_embeddings(content, page):
     assert section(changed, "progress") is None
     assert '"#progress"' not in changed
     assert len(list(section(page, "failures").iter("img"))) == 1
-    assert len(list(section(changed, "failures").iter("img"))) == 0, "the softmax of unit vectors is flat"
+    assert len(list(section(changed, "failures").iter("img"))) == 0, (
+        "the softmax of unit vectors is flat"
+    )
     assert "unit length" in text(section(changed, "failures"))
 
 
 def test_the_opening_frame_without_labels_or_embeddings(content):
-    for videos, numbers in ((content.videos, None), (unlabeled(content).videos, np.zeros((74, 2), np.int8))):
+    for videos, numbers in (
+        (content.videos, None),
+        (unlabeled(content).videos, np.zeros((74, 2), np.int8)),
+    ):
         assert opening_frame(videos, numbers) == {"video": 0, "sample": 0, "other": 2}
     assert opening_frame(content.videos[2:3], None) == {"video": 0, "sample": 0, "other": 0}
 
 
 def test_tokens_are_in_the_row_of_their_ratio_and_the_column_of_their_frame(content):
-    ratios, frames = (0.1, 0.3, 1.0), (0, 15, 33)
-    colors = np.array([[(40 + 80 * row, 60 + 70 * column, 90) for column in range(3)] for row in range(3)], np.uint8)
+    ratios = (0.1, 0.3, 1.0)
+    frames = (0, 15, 33)
+    colors = np.array(
+        [[(40 + 80 * row, 60 + 70 * column, 90) for column in range(3)] for row in range(3)],
+        np.uint8,
+    )
     pictures = np.broadcast_to(colors[:, :, None, None], (3, 3, 16, 16, 3))
-    found = section(render_page(replace(content, tokens=(TokenSelection(0, frames, ratios, pictures),))), "tokens")
-    assert [text(cell) for cell in found.findall(".//thead//th")] == ["Ratio", "0.00 s", "1.50 s", "3.30 s"]
+    found = section(
+        render_page(replace(content, tokens=(TokenSelection(0, frames, ratios, pictures),))),
+        "tokens",
+    )
+    assert [text(cell) for cell in found.findall(".//thead//th")] == [
+        "Ratio",
+        "0.00 s",
+        "1.50 s",
+        "3.30 s",
+    ]
     rows = found.findall(".//tbody/tr")
     assert [text(row.find("th")) for row in rows] == ["0.1", "0.3", "1"]
     images = [row.findall("td/img") for row in rows]
@@ -152,9 +176,13 @@ def _mean_color(uri):
 def test_score_tables_shade_the_own_row_and_set_published_rows_apart(page, content):
     first, second = section(page, "scores").iter("table")
     for table, shown in zip((first, second), content.tables, strict=True):
-        assert [text(row[0]) for row in table.iterfind(".//tr[@class='own']")] == ["this run (this run)"]
+        assert [text(row[0]) for row in table.iterfind(".//tr[@class='own']")] == [
+            "this run (this run)"
+        ]
         heading, row = table.iterfind("tbody[@class='published']/tr")
         assert (text(heading), text(row[0])) == (PUBLISHED, "BYOV")
         assert len(row) == 1 + len(shown.columns)
         assert [text(cell) for cell in table.iterfind(".//td/b")] == ["60.25"] * len(shown.columns)
-        assert [text(cell) for cell in table.iterfind(".//td/small")] == ["[50.00, 70.00]"] * len(shown.columns)
+        assert [text(cell) for cell in table.iterfind(".//td/small")] == ["[50.00, 70.00]"] * len(
+            shown.columns
+        )

@@ -6,7 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
-from tests.report.made_up import HOSTILE_ESCAPED, make_hostile, make_vectors, tile_color, unlabeled, without_parts
+from tests.report.made_up import (
+    HOSTILE_ESCAPED,
+    make_hostile,
+    make_vectors,
+    tile_color,
+    unlabeled,
+    without_parts,
+)
 
 from byov.apply.align import dtw_path
 from byov.data.own_videos import read_own_videos
@@ -37,7 +44,8 @@ def shown(tab, side):
 
 
 def nearest(content, video, frame, other, run=0):
-    vectors, samples = content.vectors[run].of_video, content.videos[other].samples
+    vectors = content.vectors[run].of_video
+    samples = content.videos[other].samples
     query = vectors[video][content.videos[video].samples.index(frame)]
     return samples[int(np.linalg.norm(vectors[other] - query, axis=1).argmin())]
 
@@ -81,10 +89,12 @@ def test_the_page_loads_without_messages_or_requests(tab, content):
     assert tab.text(".verdict") == content.verdict
     assert tab.each(".unavailable:not([hidden])", "each.textContent") == []
     loaded = tab.each("img", "each.complete && each.naturalWidth > 0")
-    assert loaded.count(True) > 24 + 3  # 24 token pictures; charts of curves, softmax and progress labels
+    # 24 token pictures; charts of curves, softmax and progress labels.
+    assert loaded.count(True) > 24 + 3
     assert loaded.count(False) == 2  # the pictures in the hidden card
     blocked = tab.value(
-        "new Promise(done => { document.addEventListener('securitypolicyviolation', e => done(e.violatedDirective));"
+        "new Promise(done => { document.addEventListener('securitypolicyviolation', e => "
+        "done(e.violatedDirective));"
         "document.body.append(Object.assign(new Image(), {src: 'https://example.org/x.png'})); })"
     )
     assert blocked == "img-src"
@@ -94,11 +104,20 @@ def test_the_page_loads_without_messages_or_requests(tab, content):
 def test_strips_show_the_right_frames(tab, content):
     for number, strip in enumerate(content.strips, start=1):
         for place, ref in enumerate(strip, start=1):
-            drawn = tab.color(f"#examples .strip:nth-child({number}) .still:nth-child({place}) .tile")
+            drawn = tab.color(
+                f"#examples .strip:nth-child({number}) .still:nth-child({place}) .tile"
+            )
             assert drawn == pytest.approx(tile_color(ref.video, ref.frame), abs=8)
     kinds = ["query", "right", "wrong", "query", "right", "right"]
     assert tab.each("#examples .still", "each.className") == [f"still {kind}" for kind in kinds]
-    assert tab.each("#examples .still", "/[✓✗]/.exec(each.innerText)?.[0]") == [None, "✓", "✗", None, "✓", "✓"]
+    assert tab.each("#examples .still", "/[✓✗]/.exec(each.innerText)?.[0]") == [
+        None,
+        "✓",
+        "✗",
+        None,
+        "✓",
+        "✓",
+    ]
 
 
 @pytest.mark.parametrize("size", [(1280, 900), PHONE, (390, 600)])
@@ -140,7 +159,17 @@ def test_hostile_texts_stay_texts(open_page, content):
 
 def test_every_missing_part_states_its_reason(open_page, without_pictures):
     tab = open_page(unlabeled(without_parts(without_pictures)))
-    parts = ("vectors", "tables", "projection", "strips", "vectors", "failures", "progress", "curves", "tokens")
+    parts = (
+        "vectors",
+        "tables",
+        "projection",
+        "strips",
+        "vectors",
+        "failures",
+        "progress",
+        "curves",
+        "tokens",
+    )
     expected = [f"Not shown: no {part} because of <{part}>" for part in parts]
     assert tab.each("main .unavailable", "each.innerText") == expected
     assert tab.messages() == []
@@ -154,7 +183,10 @@ def test_the_page_opens_where_the_model_is_right_and_the_clock_is_wrong(tab, con
     video, frame, other = state(tab)
     assert (content.videos[video].view, content.videos[other].view) == ("ego", "exo")
     assert_at(tab, content, video, frame, other)
-    assert [tab.text(f"#{side}-verdict") for side in ("run-0", "clock")] == ["✓ same phase", "✗ different phase"]
+    assert [tab.text(f"#{side}-verdict") for side in ("run-0", "clock")] == [
+        "✓ same phase",
+        "✗ different phase",
+    ]
 
 
 def test_the_player_shows_a_frame_its_nearest_and_the_clock(tab, content):
@@ -164,7 +196,9 @@ def test_the_player_shows_a_frame_its_nearest_and_the_clock(tab, content):
         tab.press(key)
     assert_at(tab, content, 0, 54, 2)
     for side, video in (("query", 0), ("run-0", 2), ("clock", 2)):
-        assert tab.color(f"#{side}-tile") == pytest.approx(tile_color(video, shown(tab, side)), abs=8)
+        assert tab.color(f"#{side}-tile") == pytest.approx(
+            tile_color(video, shown(tab, side)), abs=8
+        )
     assert tab.text("#query-phase") == content.phases[content.videos[0].labels[54]]
     assert tab.text("#clock-verdict") == "✓ same phase"
 
@@ -176,12 +210,15 @@ def test_nearest_samples_and_warp_paths_are_those_of_byov_align(tab, content):
     )
     exact = content.vectors[0].of_video
     gaps = [
-        np.abs(np.array(found[i][j]) - cdist(exact[i], exact[j]).argmin(axis=1)) for i in range(4) for j in range(4)
+        np.abs(np.array(found[i][j]) - cdist(exact[i], exact[j]).argmin(axis=1))
+        for i in range(4)
+        for j in range(4)
     ]
     assert np.concatenate(gaps).max() <= 1
     assert (np.concatenate(gaps) == 0).mean() > 0.9
     random = np.random.default_rng(0)
-    a, b = random.normal(size=(23, 4)).astype(np.float32), random.normal(size=(17, 4)).astype(np.float32)
+    a = random.normal(size=(23, 4)).astype(np.float32)
+    b = random.normal(size=(17, 4)).astype(np.float32)
     assert tab.value(f"warpPath({cdist(a, b).tolist()})") == dtw_path(a, b).tolist()
 
 
@@ -193,7 +230,8 @@ def test_arrow_keys_step_and_space_plays(tab, content):
     tab.press("ArrowLeft")
     assert_at(tab, content, 0, 3, 2)
     tab.value(
-        "window.next = new Promise(done => new MutationObserver(() => done(document.getElementById('scrub').value))"
+        "window.next = new Promise(done => new MutationObserver(() => "
+        "done(document.getElementById('scrub').value))"
         ".observe(document.getElementById('query-time'), {childList: true})), 0"
     )
     tab.press(" ")
@@ -207,7 +245,9 @@ def test_any_pair_can_be_compared(tab, content):
     tab.reload(START)
     choose(tab, "choose-other", 0)
     assert_at(tab, content, 0, 0, 2)  # a video is not compared with itself
-    assert tab.each("#choose-other option", "each.textContent") == [video.name for video in content.videos]
+    assert tab.each("#choose-other option", "each.textContent") == [
+        video.name for video in content.videos
+    ]
     choose(tab, "choose-other", 1)
     assert_at(tab, content, 0, 0, 1)
     tab.reload("#video=ego/000&frame=30&with=ego/001")
@@ -218,17 +258,21 @@ def test_playing_along_the_warp_path(tab, content):
     tab.reload("#video=ego/000&frame=0&with=exo/001&play=path")
     assert tab.text("#run-0-title") == "Aligned (made-up-0)"
     vectors = content.vectors[0].of_video
-    path, samples = dtw_path(vectors[0], vectors[3]), content.videos[3].samples
+    path = dtw_path(vectors[0], vectors[3])
+    samples = content.videos[3].samples
     tab.value("document.getElementById('scrub').focus()")
     for row in range(len(content.videos[0].samples)):
         aligned = [samples[column] for each, column in path if each == row]
-        assert aligned[0] - 3 <= shown(tab, "run-0") <= aligned[-1] + 3  # quantization may select a neighbor
+        # Quantization may select a neighbor.
+        assert aligned[0] - 3 <= shown(tab, "run-0") <= aligned[-1] + 3
         tab.press("ArrowRight")
     assert (shown(tab, "query"), shown(tab, "run-0")) == (57, 63)
 
 
 def test_two_runs_side_by_side(open_page, content):
-    compared = replace(content, vectors=(*content.vectors, make_vectors(content.videos, "other-run", -0.2)))
+    compared = replace(
+        content, vectors=(*content.vectors, make_vectors(content.videos, "other-run", -0.2))
+    )
     tab = open_page(compared)
     tab.reload("#video=ego/001&frame=24&with=exo/001")
     for run in (0, 1):
@@ -277,7 +321,9 @@ def test_the_address_can_be_shared_and_the_back_button_works(tab, content):
     tab.click("#failures .above:nth-child(2) a")
     address = tab.value("location.hash")
     assert address == "#video=ego/001&frame=12&with=exo/000"
-    moved = "new Promise(done => addEventListener('popstate', () => setTimeout(done), {once: true}))"
+    moved = (
+        "new Promise(done => addEventListener('popstate', () => setTimeout(done), {once: true}))"
+    )
     tab.value(f"(promise => {{ history.back(); return promise; }})({moved})")
     assert state(tab)[:2] == (3, 0)
     tab.value(f"(promise => {{ history.forward(); return promise; }})({moved})")
@@ -322,14 +368,17 @@ def test_a_click_on_a_point_selects_the_hovered_frame(tab, content, size, index)
     assert tab.text("#card-text").split("\n")[:2] == lines
     assert state(tab)[:2] == (ref.video, ref.frame)
     rings = tab.each("circle.ring", "(at => [at.e, at.f])(each.transform.baseVal[0].matrix)")
-    np.testing.assert_allclose(rings, tab.value(f"data.maps.map(points => points[{index}])"), atol=0.01)
+    np.testing.assert_allclose(
+        rings, tab.value(f"data.maps.map(points => points[{index}])"), atol=0.01
+    )
     tab.mouse("mouseMoved", 1, 1)
     assert tab.hidden("#card")
 
 
 def test_the_matrix_shows_distances_clock_and_tau_and_moves_the_player(tab, content):
     tab.reload(START)
-    rows, columns = len(content.videos[0].samples), len(content.videos[2].samples)
+    rows = len(content.videos[0].samples)
+    columns = len(content.videos[2].samples)
     tab.center("#matrix-0 .cells")
     (box,) = tab.boxes("#matrix-0 .cells")
     position = box["left"] + 5.5 * box["width"] / columns, box["top"] + 12.5 * box["height"] / rows
@@ -369,8 +418,11 @@ def test_marks_become_the_csv_for_byov_extract(tab, tmp_path):
     assert state(tab)[:2] == (1, 12)
     assert tab.text("#mark-count") == "2"
     assert tab.hidden("#mark-warning")
-    text = tab.value("decodeURIComponent(document.getElementById('mark-save').href.replace(/^[^,]*,/, ''))")
-    lines = [line for line in text.splitlines() if ",exo,test," not in line]  # they have the same ids as ego videos
+    text = tab.value(
+        "decodeURIComponent(document.getElementById('mark-save').href.replace(/^[^,]*,/, ''))"
+    )
+    # They have the same ids as ego videos.
+    lines = [line for line in text.splitlines() if ",exo,test," not in line]
     for row in csv.DictReader(lines):
         (tmp_path / row["path"]).parent.mkdir(exist_ok=True)
         (tmp_path / row["path"]).touch()
@@ -413,13 +465,19 @@ def test_without_labels_frames_are_colored_by_time(open_page, content):
 
 
 def test_partly_labeled_videos(open_page, content):
-    """Label only the middle phase of the first video. Marks for missing labels do not count as events."""
+    """Label only the middle phase of the first video.
+
+    Marks for missing labels do not count as events.
+    """
     labels = tuple(label if label == 1 else UNLABELED for label in content.videos[0].labels)
     cells = ("10f;20f", "0f -;5f +;10f;20f", "10f;20f -")
-    rows = tuple(row | {"events": cell} for row, cell in zip(content.manifest_rows, cells, strict=False))
+    rows = tuple(
+        row | {"events": cell} for row, cell in zip(content.manifest_rows, cells, strict=False)
+    )
     videos = (replace(content.videos[0], labels=labels), *content.videos[1:])
     tab = open_page(replace(content, videos=videos, manifest_rows=rows + content.manifest_rows[3:]))
     tab.reload("#video=ego/000&frame=0&with=ego/001")
     assert [tab.text(f"#{side}-verdict") for side in ("run-0", "clock")] == ["", ""]
-    assert tab.each("#matrix-0 .boundary", "each.hasAttribute('x1')") == [True, True]  # boundaries of the other video
+    # Boundaries of the other video.
+    assert tab.each("#matrix-0 .boundary", "each.hasAttribute('x1')") == [True, True]
     assert tab.hidden("#mark-warning")

@@ -26,7 +26,9 @@ def test_each_picture_shows_its_frame_of_its_video(collected):
             pixels = np.asarray(Image.open(io.BytesIO(jpeg))).astype(int)
             assert pixels.shape == (64, 96, 3)
             assert np.abs(pixels[8:-8, 8:40] - gray_of(frame)).max() <= 5, (video.name, frame)
-            np.testing.assert_allclose(pixels[8:-8, 56:64].mean(axis=(0, 1)), hue_of(seeds[video.name]), atol=6)
+            np.testing.assert_allclose(
+                pixels[8:-8, 56:64].mean(axis=(0, 1)), hue_of(seeds[video.name]), atol=6
+            )
 
 
 def test_all_frames_that_the_parts_refer_to_have_pictures(collected):
@@ -44,7 +46,9 @@ def test_frames_of_a_segment_are_counted_from_its_start(tmp_path):
 
 
 def test_large_frames_are_scaled_down(tmp_path):
-    path = write_video(tmp_path / "wide.mp4", make_frames(5, width=400, height=202), options={"crf": "8"})
+    path = write_video(
+        tmp_path / "wide.mp4", make_frames(5, width=400, height=202), options={"crf": "8"}
+    )
     frames = decode_frames(path, (1, 4), area=200 * 101)
     assert frames.shape == (2, 101, 200, 3)
     for pixels, frame in zip(frames, (1, 4), strict=True):
@@ -59,7 +63,9 @@ def test_pictures_fit_their_budget():
     total = sum(map(len, (*whole[0], *whole[2])))
     smaller = encode_pictures(videos, total // 3)
     assert sum(map(len, (*smaller[0], *smaller[2]))) <= total // 3
-    sizes = [Image.open(io.BytesIO(jpeg)).size for jpeg in (whole[0][0], smaller[0][0], smaller[2][3])]
+    sizes = [
+        Image.open(io.BytesIO(jpeg)).size for jpeg in (whole[0][0], smaller[0][0], smaller[2][3])
+    ]
     assert sizes[0] == (80, 60)
     assert sizes[1] == sizes[2]
     assert sizes[1][0] < 70
@@ -79,7 +85,8 @@ def test_tokens_are_dark_where_the_ratio_excludes_them(collected, shared_project
             for frame, picture, full in zip(selection.frames, pictures, whole, strict=True):
                 kept = order[frame][: max(1, round(64 * ratio))]
                 for token in range(64):
-                    top, left = token // 8 * 8, token % 8 * 12
+                    top = token // 8 * 8
+                    left = token % 8 * 12
                     patch = np.s_[top : top + 8, left : left + 12]
                     expected = full[patch] if token in kept else (full[patch] * 0.15).round()
                     np.testing.assert_array_equal(picture[patch], expected)
@@ -97,7 +104,10 @@ def test_tokens_without_a_grid(project, tokens_of_frame):
     writer.finish_video(header.provenance, fps=header.fps, truncated=False)
     video = [segment.name for segment in data.segments].index("ego/test_ego_1")
     pixels = np.zeros((1, 4, 4, 3), np.uint8)
-    assert "do not form a square grid" in attempt(token_selection, data, video, (0,), (0,), pixels).reason
+    assert (
+        "do not form a square grid"
+        in attempt(token_selection, data, video, (0,), (0,), pixels).reason
+    )
 
 
 @pytest.fixture
@@ -157,7 +167,10 @@ def test_files_that_do_not_decode(tmp_path):
 
 def test_features_that_the_run_did_not_embed_are_refused(project):
     path = project.features("ego", "test_ego_1")
-    merged = {float(ratio): read_array(path, f"merged/{ratio}")[::-1] for ratio in read_header(path).ratios}
+    merged = {
+        float(ratio): read_array(path, f"merged/{ratio}")[::-1]
+        for ratio in read_header(path).ratios
+    }
     write_features(path, merged)
     with pytest.raises(StaleError, match="byov-train --run first --embed-only"):
         project.collect()

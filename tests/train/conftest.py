@@ -26,8 +26,14 @@ SIZES = {"latent": 8, "depth": 2, "decoder_depth": 2, "heads": 2, "frames": 6, "
 def sizes_of(method: str, sizes: Mapping[str, Any], **settings: Any) -> dict[str, Any]:
     """Return the sizes that are settings of the method and have an effect on its backbone."""
     cls = METHODS[method].settings_class
-    unused = () if getattr(cls.model_construct(**settings), "has_encoder", False) else ("depth", "heads")
-    return {name: value for name, value in sizes.items() if name in cls.model_fields and name not in unused}
+    unused = (
+        () if getattr(cls.model_construct(**settings), "has_encoder", False) else ("depth", "heads")
+    )
+    return {
+        name: value
+        for name, value in sizes.items()
+        if name in cls.model_fields and name not in unused
+    }
 
 
 def seeded(seed: int = 5) -> torch.Generator:
@@ -48,13 +54,19 @@ def each_method(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def make_method() -> Callable[..., Any]:
-    """Return a function that builds a tiny model with noise added to all parameters, so that none is constant."""
+    """Return a function that builds a tiny model with noise added to all parameters, so that none
+    is constant.
+    """
 
-    def make(name: str = "byov", *, width: int = 12, training: Any = None, **settings: Any) -> Method:
+    def make(
+        name: str = "byov", *, width: int = 12, training: Any = None, **settings: Any
+    ) -> Method:
         sizes = sizes_of(name, SIZES, **settings)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            method = METHODS[name](width, resolve_settings(name, "demo", sizes | settings), training)
+            method = METHODS[name](
+                width, resolve_settings(name, "demo", sizes | settings), training
+            )
             with torch.no_grad():
                 for parameter in method.parameters():
                     parameter.add_(0.1 * torch.randn_like(parameter))
@@ -65,14 +77,17 @@ def make_method() -> Callable[..., Any]:
 
 @pytest.fixture
 def make_clips() -> Callable[..., Clips]:
-    """Return a function that makes clips of random features with increasing, unevenly spaced frame indices."""
+    """Return a function that makes clips of random features with increasing, unevenly spaced frame
+    indices.
+    """
 
     def make(batch: int, frames: int, seed: int = 0, width: int = 12, **fields: Any) -> Clips:
         random = seeded(seed)
         steps = torch.randint(1, 4, (batch, frames), generator=random)
         features = torch.randn(batch, frames, width, generator=random)
         index = fields.get("index", steps.cumsum(1) - 1)
-        first, length = torch.arange(batch), index[:, -1] + 1
+        first = torch.arange(batch)
+        length = index[:, -1] + 1
         values = {
             "features": features,
             "index": index,
@@ -112,7 +127,9 @@ def golden_state(golden_encoder: Mapping[str, NDArray[Any]]) -> dict[str, Tensor
 
 @pytest.fixture
 def make_cache(tmp_path: Path) -> Callable[..., Path]:
-    """Return a function that writes a cache with `write_cache`, given {(split, view, id): number of frames}."""
+    """Return a function that writes a cache with `write_cache`, given {(split, view, id): number of
+    frames}.
+    """
 
     def make(videos: Mapping[tuple[str, str, str], int], **options: Any) -> Path:
         write_cache(tmp_path / "features", videos, **options)
@@ -123,7 +140,9 @@ def make_cache(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def features_dir(make_cache: Callable[..., Path]) -> Path:
-    """Cache of a dataset with 3 ego and 2 exo videos for training, 2 and 2 for validation, 1 and 1 for testing."""
+    """Cache of a dataset with 3 ego and 2 exo videos for training, 2 and 2 for validation, 1 and 1
+    for testing.
+    """
     return make_cache(
         {
             ("train", "ego", "a"): 40,
@@ -150,7 +169,9 @@ def training_data(features_dir: Path) -> TrainingData:
 
 @pytest.fixture
 def make_batches(training_data: TrainingData) -> Callable[..., BatchSource]:
-    """Return a function that starts the training of a method and returns its batches from `training_data`."""
+    """Return a function that starts the training of a method and returns its batches from
+    `training_data`.
+    """
 
     def make(method: Method, *, preload: bool = True) -> BatchSource:
         videos = training_data.of("train")

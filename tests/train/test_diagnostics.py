@@ -14,7 +14,12 @@ def test_methods_without_diagnostics_have_nothing_to_say():
 
 @pytest.mark.parametrize(
     ("changed", "is_used"),
-    [({}, False), ({"cross/reversed": 1.1}, True), ({"cross/mean": 1.1}, False), ({"cross/other": 1.1}, False)],
+    [
+        ({}, False),
+        ({"cross/reversed": 1.1}, True),
+        ({"cross/mean": 1.1}, False),
+        ({"cross/other": 1.1}, False),
+    ],
 )
 def test_the_use_of_the_other_view(changed, is_used):
     sentences = explain_diagnostics({"self": 0.7, "cross": 0.86} | CHANGED | changed | TRIVIAL)
@@ -33,10 +38,13 @@ def test_a_model_that_is_no_better_than_a_mean_frame_is_reported():
 
 
 @pytest.mark.parametrize(
-    ("scores", "is_worse"), [({0: 0.58, 10: 0.57, 20: 0.33}, True), ({0: 0.58, 10: 0.57, 20: 0.6}, False), ({}, False)]
+    ("scores", "is_worse"),
+    [({0: 0.58, 10: 0.57, 20: 0.33}, True), ({0: 0.58, 10: 0.57, 20: 0.6}, False), ({}, False)],
 )
 def test_a_model_that_scores_below_the_untrained_one_is_reported(scores, is_worse):
-    records = [{"epoch": epoch, "both": score} for epoch, score in scores.items()] + [{"epoch": 21, "loss": 1.0}]
+    records = [{"epoch": epoch, "both": score} for epoch, score in scores.items()] + [
+        {"epoch": 21, "loss": 1.0}
+    ]
     sentences = explain_selection(records, "both")
     assert len(sentences) == is_worse
     assert not is_worse or "epoch 10" in sentences[0]

@@ -39,8 +39,12 @@ def error_of(*arguments):
 
 
 @pytest.mark.parametrize("ratio", [0.3, 1.0, 1])
-@pytest.mark.parametrize(("dataset", "encoder"), [(None, None), ("demo", SLUG), ("demo", SLUG.replace("--", "/"))])
-def test_features_are_found_by_name_or_because_they_are_the_only_ones(features_dir, folder, ratio, dataset, encoder):
+@pytest.mark.parametrize(
+    ("dataset", "encoder"), [(None, None), ("demo", SLUG), ("demo", SLUG.replace("--", "/"))]
+)
+def test_features_are_found_by_name_or_because_they_are_the_only_ones(
+    features_dir, folder, ratio, dataset, encoder
+):
     data = open_training_data(features_dir, dataset, encoder, ratio)
     assert (data.dataset, data.folder, data.width) == ("demo", folder, 16)
     assert data.column == f"merged/{float(ratio)}"
@@ -56,14 +60,17 @@ def test_videos_have_the_facts_of_the_manifest(features_dir, folder):
     (video,) = data.of("test", "ego")
     assert video.labels == tuple(frame * 3 // 20 for frame in range(20))
     (folder / "ego" / "b.h5").unlink()  # videos that are not in the cache are skipped
-    assert "b" not in [video.id for video in open_training_data(features_dir, None, None, 0.3).videos]
+    assert "b" not in [
+        video.id for video in open_training_data(features_dir, None, None, 0.3).videos
+    ]
 
 
 def test_features_are_preloaded_if_they_fit(features_dir):
     data = open_training_data(features_dir, None, None, 1.0)
     videos = data.of("train", "ego")
     size = (40 + 25 + 3) * 16 * 2
-    preloaded, lazy = FeatureStore(data, videos, size), FeatureStore(data, videos, size - 1)
+    preloaded = FeatureStore(data, videos, size)
+    lazy = FeatureStore(data, videos, size - 1)
     assert (preloaded.size_bytes, preloaded.preloaded, lazy.preloaded) == (size, True, False)
     for video in data.videos:  # including videos that are not preloaded
         assert np.array_equal(preloaded.read(video), read_array(video.path, "merged/1.0"))
@@ -77,7 +84,8 @@ def test_features_are_preloaded_if_they_fit(features_dir):
 def test_several_datasets_or_encoders_must_be_chosen_from(features_dir, folder, make_cache):
     folder.with_name("resnet50-conv4c").mkdir()
     assert f"--encoder {SLUG} | resnet50-conv4c" in error_of(features_dir, None, None, 0.3)
-    model = folder.parents[1] / SLUG  # a local folder with the encoder, passed with a slash as byov-extract allows
+    # A local folder with the encoder, passed with a slash as byov-extract allows.
+    model = folder.parents[1] / SLUG
     model.mkdir()
     assert open_training_data(features_dir, None, f"{model}/", 0.3).width == 16
     assert "byov-extract --dataset demo" in error_of(features_dir, None, "resnet50-conv4c", 0.3)
@@ -94,9 +102,15 @@ def test_several_datasets_or_encoders_must_be_chosen_from(features_dir, folder, 
         ({0.3: np.zeros((30, 16))}, {"compute_dtype": "float16"}, "'float16'"),
     ],
 )
-def test_a_file_that_does_not_fit_the_others_is_named(features_dir, folder, values, provenance, fact):
+def test_a_file_that_does_not_fit_the_others_is_named(
+    features_dir, folder, values, provenance, fact
+):
     path = folder / "exo" / "f.h5"
-    write_features(path, {ratio: features.astype(np.float16) for ratio, features in values.items()}, **provenance)
+    write_features(
+        path,
+        {ratio: features.astype(np.float16) for ratio, features in values.items()},
+        **provenance,
+    )
     message = error_of(features_dir, None, None, 0.3)
     assert message.startswith(str(path))
     assert fact in message
@@ -116,7 +130,10 @@ def test_unusable_and_replaced_features_are_noticed(features_dir, folder, preloa
     features = np.where(np.arange(30)[:, None] == 7, np.nan, np.zeros((30, 16)))
     write_features(folder / "exo" / "f.h5", {0.3: features.astype(np.float16)})
     after = open_training_data(features_dir, None, None, 0.3)
-    for data, error, message in ((before, StaleError, "replaced"), (after, TrainError, "not finite at frame 7")):
+    for data, error, message in (
+        (before, StaleError, "replaced"),
+        (after, TrainError, "not finite at frame 7"),
+    ):
         (video,) = [video for video in data.videos if video.id == "f"]
         with pytest.raises(error, match=rf"^{re.escape(str(video.path))}.*{message}"):
             FeatureStore(data, [video], preload_bytes).read(video)

@@ -23,9 +23,13 @@ def published(golden_state):
     for theirs, ours in RENAMED:
         state = {name.replace(theirs, ours, 1): values for name, values in state.items()}
     latent, width = state["project.1.weight"].shape
-    encoder = Encoder(width=width, latent=latent, depth=2, heads=4, frames=positions.shape[-2], norm="before")
+    encoder = Encoder(
+        width=width, latent=latent, depth=2, heads=4, frames=positions.shape[-2], norm="before"
+    )
     encoder.load_state_dict(state)
-    torch.testing.assert_close(encoder.positions.table, positions.reshape(encoder.positions.table.shape))
+    torch.testing.assert_close(
+        encoder.positions.table, positions.reshape(encoder.positions.table.shape)
+    )
     return encoder.eval()
 
 
@@ -39,4 +43,6 @@ def test_published_weights_give_the_published_outputs(published, golden_encoder,
         (found,) = published([make_clips(*frames.shape[:2], features=frames, index=index)])
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-5, rtol=0)
     for clip, features in enumerate(frames):
-        np.testing.assert_allclose(published.embed(features).numpy(), expected[clip], atol=1e-5, rtol=0)
+        np.testing.assert_allclose(
+            published.embed(features).numpy(), expected[clip], atol=1e-5, rtol=0
+        )

@@ -1,4 +1,6 @@
-"""Tests of losses and gradients against the published code, on synthetic embeddings; see tests/golden."""
+"""Tests of losses and gradients against the published code, on synthetic embeddings; see
+tests/golden.
+"""
 
 import json
 from pathlib import Path
@@ -31,20 +33,31 @@ def load_cases(name):
         arrays = {key: file[key] for key in file.files}
     cases = {}
     for case, constants in json.loads(str(arrays.pop("cases"))).items():
-        own = {key.removeprefix(f"{case}/"): value for key, value in arrays.items() if key.startswith(f"{case}/")}
+        own = {
+            key.removeprefix(f"{case}/"): value
+            for key, value in arrays.items()
+            if key.startswith(f"{case}/")
+        }
         precision = getattr(torch, constants["precision"])
         tensors = {key: torch.from_numpy(value) for key, value in own.items()}
         cases[case] = (
-            {key: value.to(precision) if value.is_floating_point() else value for key, value in tensors.items()},
+            {
+                key: value.to(precision) if value.is_floating_point() else value
+                for key, value in tensors.items()
+            },
             constants,
         )
     return cases
 
 
 def assert_golden(expected, loss, **gradients):
-    """Compare a loss and its gradients, with a tolerance of 1e-9 in double precision and a larger one in float32."""
+    """Compare a loss and its gradients, with a tolerance of 1e-9 in double precision and a larger
+    one in float32.
+    """
     single = expected["loss"].dtype == torch.float32
-    torch.testing.assert_close(loss.detach(), expected["loss"], rtol=0, atol=1e-5 if single else 1e-9)
+    torch.testing.assert_close(
+        loss.detach(), expected["loss"], rtol=0, atol=1e-5 if single else 1e-9
+    )
     assert gradients.keys() == {name for name in expected if name.startswith("gradient")}
     for name, gradient in gradients.items():
         allowed = 5e-4 * expected[name].abs().max().item() if single else 1e-9
@@ -60,7 +73,10 @@ def assert_clips_golden(golden, loss_of):
     assert_golden(
         golden,
         loss,
-        **{name.replace("embeddings", "gradient"): grad[0] for name, grad in zip(names, gradients, strict=True)},
+        **{
+            name.replace("embeddings", "gradient"): grad[0]
+            for name, grad in zip(names, gradients, strict=True)
+        },
     )
 
 
@@ -76,16 +92,28 @@ def test_npairs(case):
     golden, constants = TCN[case]
     anchors, positives = (golden[name][None].requires_grad_() for name in ("anchors", "positives"))
     labels = golden["labels"][None] if "labels" in golden else None
-    loss = npairs(anchors, positives, no_padding(anchors), regularization=constants["reg_lambda"], labels=labels)
+    loss = npairs(
+        anchors,
+        positives,
+        no_padding(anchors),
+        regularization=constants["reg_lambda"],
+        labels=labels,
+    )
     loss.backward()
-    assert_golden(golden, loss, gradient_anchors=anchors.grad[0], gradient_positives=positives.grad[0])
+    assert_golden(
+        golden, loss, gradient_anchors=anchors.grad[0], gradient_positives=positives.grad[0]
+    )
 
 
 def test_triplets_of_one_view():
     golden, constants = TCN["triplet_one_view"]
     embeddings = golden["embeddings"][None].requires_grad_()
-    pairs = positive_and_negative(golden["timesteps"][None], constants["pos_radius"], constants["neg_radius"])
-    loss = semi_hard_triplets(embeddings, *pairs, no_padding(embeddings), margin=constants["margin"])
+    pairs = positive_and_negative(
+        golden["timesteps"][None], constants["pos_radius"], constants["neg_radius"]
+    )
+    loss = semi_hard_triplets(
+        embeddings, *pairs, no_padding(embeddings), margin=constants["margin"]
+    )
     loss.backward()
     assert_golden(golden, loss, gradient=embeddings.grad[0])
 
@@ -95,9 +123,13 @@ def test_triplets_of_two_views():
     views = [golden[name][None].requires_grad_() for name in ("anchors", "positives")]
     embeddings = torch.cat(views, dim=1)
     pairs = positive_and_negative(golden["labels"].repeat(2)[None], 0, 0)
-    loss = semi_hard_triplets(embeddings, *pairs, no_padding(embeddings), margin=constants["margin"])
+    loss = semi_hard_triplets(
+        embeddings, *pairs, no_padding(embeddings), margin=constants["margin"]
+    )
     loss.backward()
-    assert_golden(golden, loss, gradient_anchors=views[0].grad[0], gradient_positives=views[1].grad[0])
+    assert_golden(
+        golden, loss, gradient_anchors=views[0].grad[0], gradient_positives=views[1].grad[0]
+    )
 
 
 ACTOR_OBSERVER = load_cases("actor_observer")
@@ -109,7 +141,9 @@ def test_actor_observer_triplets():
     losses = triplet_losses(*frames)
     torch.testing.assert_close(losses, golden["each"], rtol=0, atol=1e-9)
     losses.sum().backward()
-    gradients = {f"gradient_{name}": frame.grad for name, frame in zip(TRIPLET, frames, strict=True)}
+    gradients = {
+        f"gradient_{name}": frame.grad for name, frame in zip(TRIPLET, frames, strict=True)
+    }
     assert_golden(golden, losses.sum(), **gradients)
 
 
@@ -118,22 +152,38 @@ def test_two_steps_of_weighted_triplets():
     assert constants["final_decay"] == LOSS_DECAY
     means = RunningMeans(4, decay=constants["decay"]).double()
     heads = ScoreHeads(16).double()
-    parameters = {"ego_weight": heads.ego.weight, "ego_bias": heads.ego.bias, "scales": heads.scales}
+    parameters = {
+        "ego_weight": heads.ego.weight,
+        "ego_bias": heads.ego.bias,
+        "scales": heads.scales,
+    }
     parameters |= {"exo_weight": heads.exo.weight, "exo_bias": heads.exo.bias}
     for name, parameter in parameters.items():
         parameter.data.copy_(golden[name])
     for step, videos in enumerate(constants["videos"]):
-        expected = {name.split("/")[1]: value for name, value in golden.items() if name.startswith(f"step{step}/")}
+        expected = {
+            name.split("/")[1]: value
+            for name, value in golden.items()
+            if name.startswith(f"step{step}/")
+        }
         frames = {name: expected[name].requires_grad_() for name in TRIPLET}
         heads.zero_grad()
         index = torch.tensor(["abcd".index(video) for video in videos])
         loss = weighted_triplet_loss(*frames.values(), heads(*frames.values()), index, means)
         loss.backward()
-        learned = frames | {name: parameters[name] for name in ("ego_weight", "exo_weight", "scales")}
-        assert_golden(expected, loss, **{f"gradient_{name}": tensor.grad for name, tensor in learned.items()})
+        learned = frames | {
+            name: parameters[name] for name in ("ego_weight", "exo_weight", "scales")
+        }
+        assert_golden(
+            expected, loss, **{f"gradient_{name}": tensor.grad for name, tensor in learned.items()}
+        )
 
 
-CARL = {name: case for name, case in load_cases("carl").items() if case[1]["negatives"] == "single_noself"}
+CARL = {
+    name: case
+    for name, case in load_cases("carl").items()
+    if case[1]["negatives"] == "single_noself"
+}
 
 
 @pytest.mark.parametrize("case", CARL)
@@ -143,15 +193,22 @@ def test_carl(case):
     embeddings = [golden[f"embeddings_{clip}"].requires_grad_() for clip in clips]
     frames = torch.stack([golden[f"frames_{clip}"] for clip in clips])
     arguments = [
-        torch.stack([values[::2], values[1::2]]) for values in (torch.stack(embeddings), frames, golden["mask"] == 0)
+        torch.stack([values[::2], values[1::2]])
+        for values in (torch.stack(embeddings), frames, golden["mask"] == 0)
     ]
-    loss = sequence_contrastive_loss(*arguments, variance=constants["variance"], temperature=constants["temperature"])
+    loss = sequence_contrastive_loss(
+        *arguments, variance=constants["variance"], temperature=constants["temperature"]
+    )
     loss.backward()
     assert_golden(golden, loss, **{f"gradient_{clip}": embeddings[clip].grad for clip in clips})
 
 
 TCC = {name: case for name, case in load_cases("tcc").items() if case[1]["similarity_type"] == "l2"}
-TCC_LOSSES = {"regression_mse_var": "variance", "regression_mse": "mse", "classification": "classification"}
+TCC_LOSSES = {
+    "regression_mse_var": "variance",
+    "regression_mse": "mse",
+    "classification": "classification",
+}
 
 
 @pytest.mark.parametrize("case", TCC)
@@ -164,8 +221,11 @@ def test_tcc(case):
         pairs = [(i, i + 1) for i in range(0, len(clips), 2)]
         if constants["pairs"].startswith("every ordered pair"):
             pairs = [(i, j) for i in range(len(clips)) for j in range(len(clips)) if i != j]
-        home, away = torch.cat([clips[i] for i, _ in pairs]), torch.cat([clips[j] for _, j in pairs])
-        times = [golden[f"frames_{i}"].double() / golden["video_lengths"][i].double() for i, _ in pairs]
+        home = torch.cat([clips[i] for i, _ in pairs])
+        away = torch.cat([clips[j] for _, j in pairs])
+        times = [
+            golden[f"frames_{i}"].double() / golden["video_lengths"][i].double() for i, _ in pairs
+        ]
         return tcc_loss(
             home,
             away,
@@ -192,7 +252,8 @@ def test_gta(case):
     golden, constants = GTA[case]
 
     def loss_of(clips):
-        first, second = torch.cat([clips[0]] * (len(clips) - 1)), torch.cat(clips[1:])
+        first = torch.cat([clips[0]] * (len(clips) - 1))
+        second = torch.cat(clips[1:])
         losses = gta_losses(
             first,
             second,
@@ -220,11 +281,14 @@ def test_ae2(case):
         pairs = [(i, i + 1) for i in range(0, len(clips), 2)]
         subsets = None
         if "subset_0" in golden:
-            subsets = [torch.stack([golden[f"subset_{pair[side]}"] for pair in pairs]) for side in (0, 1)]
+            subsets = [
+                torch.stack([golden[f"subset_{pair[side]}"] for pair in pairs]) for side in (0, 1)
+            ]
             if constants["cyclic_half"] is not None:
                 later = torch.tensor([constants["cyclic_half"] == 1] * len(pairs))
                 subsets = [take_half(subset, later) for subset in subsets]
-        first, second = torch.cat([clips[i] for i, _ in pairs]), torch.cat([clips[j] for _, j in pairs])
+        first = torch.cat([clips[i] for i, _ in pairs])
+        second = torch.cat([clips[j] for _, j in pairs])
         alignment, hinge = ae2_losses(
             first,
             second,

@@ -21,11 +21,16 @@ RECORD = {
     "seed": 3,
     "validation": {"retrieval": 0.8123456, "tau": -0.5},
 }
-HOSTILE = "x`\n\n# Owned\n---\nlicense: gpl\n---\n<script>alert(1)</script> | a | ```\n\x1b[31m\u202e\ud800"
+HOSTILE = (
+    "x`\n\n# Owned\n---\nlicense: gpl\n---\n<script>alert(1)</script> | a | "
+    "```\n\x1b[31m\u202e\ud800"
+)
 
 
 def edit_config(folder, **changes):
-    """Change entries of config.json; names that start with a dot refer to entries of its "settings"."""
+    """Change entries of config.json; names that start with a dot refer to entries of its
+    "settings".
+    """
     config = json.loads((folder / "config.json").read_text())
     for name, value in changes.items():
         (config["settings"] if name.startswith(".") else config)[name.removeprefix(".")] = value
@@ -40,7 +45,9 @@ def test_push_to_hub_uploads_the_saved_files(make_method, monkeypatch):
         repo_id = "someone/byov-demo"
 
     def upload(_api, *, folder_path, repo_id, **_):
-        sent.update(repo=repo_id, **{path.name: path.read_bytes() for path in folder_path.iterdir()})
+        sent.update(
+            repo=repo_id, **{path.name: path.read_bytes() for path in folder_path.iterdir()}
+        )
         return "https://example.org/commit"
 
     monkeypatch.setattr(HfApi, "create_repo", lambda *_, **__: Created())
@@ -55,7 +62,8 @@ def test_weights_of_another_architecture_are_refused(make_method, tmp_path):
     make_method().save_pretrained(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     save_file(
-        {name: tensor for name, tensor in tensors.items() if "blocks" not in name}, tmp_path / "model.safetensors"
+        {name: tensor for name, tensor in tensors.items() if "blocks" not in name},
+        tmp_path / "model.safetensors",
     )
     with pytest.raises(TrainError, match=r"model\.safetensors does not contain"):
         Method.from_pretrained(tmp_path)
@@ -87,9 +95,12 @@ def test_a_hostile_config_is_one_line_and_takes_no_memory(make_method, tmp_path,
 
 @pytest.mark.parametrize("name", ["nowhere", "../nowhere", "someone/nothing"])
 def test_a_model_that_does_not_exist_is_one_line(tmp_path, monkeypatch, name):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # the variable is read at import
+    # The variable is read at import.
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(TrainError, match=f"^{name} is neither a folder nor a model [^\n]+ byov-runs [^\n]+$"):
+    with pytest.raises(
+        TrainError, match=f"^{name} is neither a folder nor a model [^\n]+ byov-runs [^\n]+$"
+    ):
         Method.from_pretrained(name)
 
 
@@ -103,7 +114,9 @@ def test_the_card_states_method_data_and_metrics(make_method):
     model = make_method(training=RECORD)
     card = card_text(model)
     assert "method `byov`" in card
-    assert json.loads(card.split("```json\n")[1].split("```")[0]) == RECORD | {"settings": model.config["settings"]}
+    assert json.loads(card.split("```json\n")[1].split("```")[0]) == RECORD | {
+        "settings": model.config["settings"]
+    }
     baseline = card_text(make_method("tcc", training=RECORD))
     assert "\n# TCC\n" in baseline
     assert '"depth"' not in baseline
@@ -114,7 +127,9 @@ def test_the_card_states_method_data_and_metrics(make_method):
 def test_no_value_breaks_out_of_its_place_in_the_card(make_method):
     usual = card_text(make_method(training=RECORD)).splitlines()
     hostile = {name: HOSTILE for name in RECORD if name != "validation"}
-    card = card_text(make_method(training=hostile | {"validation": {HOSTILE: HOSTILE, "tau": float("nan")}}))
+    card = card_text(
+        make_method(training=hostile | {"validation": {HOSTILE: HOSTILE, "tau": float("nan")}})
+    )
     assert len(card.splitlines()) == len(usual)
     assert all(line.isprintable() for line in card.splitlines())
     card.encode()

@@ -20,14 +20,17 @@ OTHER_PADDED = torch.arange(7) >= torch.tensor([5, 7, 2])[:, None]
 
 
 def unit_vectors(*shape, seed=0, dtype=torch.float64):
-    return F.normalize(torch.randn(*shape, generator=seeded(seed), dtype=torch.float64), dim=-1).to(dtype)
+    return F.normalize(torch.randn(*shape, generator=seeded(seed), dtype=torch.float64), dim=-1).to(
+        dtype
+    )
 
 
 def no_padding(clips):
     return torch.zeros(clips.shape[:2], dtype=torch.bool)
 
 
-# Losses between two batches of padded clips (B, T, D), wrapped in one signature to test their shared properties.
+# Losses between two batches of padded clips (B, T, D), wrapped in one signature to test their
+# shared properties.
 TIMES = torch.linspace(0, 1, 7).expand(3, 7)
 FRAMES = torch.arange(7).expand(3, 7)
 
@@ -39,7 +42,8 @@ def contrast(a, b, p, q):
 
 def timeline(a, b, p, q):
     times = TIMES[: len(a), None, : a.shape[1]].repeat(1, 4, 1)
-    clips, padding = torch.stack([a, b, a, b], 1), torch.stack([p, q, p, q], 1)
+    clips = torch.stack([a, b, a, b], 1)
+    padding = torch.stack([p, q, p, q], 1)
     return sum(timeline_losses(clips, times, padding, sigma=0.1, temperature=0.1))
 
 
@@ -82,7 +86,8 @@ def pair_loss(request):
 def test_degenerate_clips_give_finite_losses_and_gradients(pair_loss, kind, frames, padded):
     first, second = (unit_vectors(3, frames, 8, seed=seed, dtype=torch.float32) for seed in (0, 1))
     if isinstance(kind, float):
-        first, second = first * kind, second * kind
+        first = first * kind
+        second = second * kind
     else:
         first = first[:, :1].expand_as(first).clone()
         second = first.clone() * (-1 if kind == "opposite" else 1)
@@ -106,13 +111,17 @@ def test_autocast_and_half_precision_compute_in_float32(pair_loss):
 
 @pytest.mark.parametrize("name", [name for name in PAIR_LOSSES if name != "carl"])
 def test_a_loss_is_the_mean_over_the_items_without_their_padding(name):
-    first, second = unit_vectors(3, 7, 8), unit_vectors(3, 7, 8, seed=1)
-    other = OTHER_PADDED if name.startswith(("tcc", "gta")) else PADDED  # the other losses need clips of equal length
+    first = unit_vectors(3, 7, 8)
+    second = unit_vectors(3, 7, 8, seed=1)
+    # The other losses need clips of equal length.
+    other = OTHER_PADDED if name.startswith(("tcc", "gta")) else PADDED
     items = []
     for item in range(3):
         clips = first[item : item + 1, ~PADDED[item]], second[item : item + 1, ~other[item]]
         items.append(PAIR_LOSSES[name](*clips, *map(no_padding, clips)).item())
-    assert PAIR_LOSSES[name](first, second, PADDED, other).item() == pytest.approx(sum(items) / 3, rel=1e-9)
+    assert PAIR_LOSSES[name](first, second, PADDED, other).item() == pytest.approx(
+        sum(items) / 3, rel=1e-9
+    )
 
 
 # TCN
@@ -135,11 +144,15 @@ def test_an_item_without_triplets_has_loss_zero(missing):
 
 
 def test_hard_matches_cost_the_minimum_variance():
-    home, times = 1000 * torch.eye(5)[None], torch.linspace(0, 1, 5)[None]
+    home = 1000 * torch.eye(5)[None]
+    times = torch.linspace(0, 1, 5)[None]
     right = tcc_loss(home, home, times, no_padding(home), no_padding(home))
     assert right.item() == pytest.approx(0.001 * log(MIN_VARIANCE))
-    wrong = tcc_loss(home, home[:, :1], times, no_padding(home), no_padding(home[:, :1]))  # all cycles return to time 0
-    assert wrong.item() == pytest.approx((times.square().mean() / MIN_VARIANCE).item() + 0.001 * log(MIN_VARIANCE))
+    # All cycles return to time 0.
+    wrong = tcc_loss(home, home[:, :1], times, no_padding(home), no_padding(home[:, :1]))
+    assert wrong.item() == pytest.approx(
+        (times.square().mean() / MIN_VARIANCE).item() + 0.001 * log(MIN_VARIANCE)
+    )
 
 
 # Timeline
@@ -154,31 +167,43 @@ def naive_timeline(z, times, padding, sigma, temperature):
     def cross_entropy(frame, candidates):
         vector, time = frame
         apart = torch.tensor([time - other for _, other in candidates], dtype=torch.float64)
-        found = torch.stack([vector @ other / temperature for other, _ in candidates]).log_softmax(dim=0)
+        found = torch.stack([vector @ other / temperature for other, _ in candidates]).log_softmax(
+            dim=0
+        )
         return -((-apart.square() / (2 * sigma**2)).softmax(dim=0) @ found).item()
 
-    per_clip, all_clips = [], []
+    per_clip = []
+    all_clips = []
     for own, clip in enumerate(clips):
-        others = [other for number, other in enumerate(clips) if number % 2 != own % 2]  # clips of the other video
+        # Clips of the other video.
+        others = [other for number, other in enumerate(clips) if number % 2 != own % 2]
         for frame in clip:
             per_clip += [cross_entropy(frame, other) for other in others]
-            all_clips.append(cross_entropy(frame, [candidate for other in others for candidate in other]))
+            all_clips.append(
+                cross_entropy(frame, [candidate for other in others for candidate in other])
+            )
     return sum(per_clip) / len(per_clip), sum(all_clips) / len(all_clips)
 
 
-@pytest.mark.parametrize(("sigma", "temperature"), [(0.15, 0.1), (1.0, 1.0), (0.003, 0.1), (0.15, 1e-5)])
+@pytest.mark.parametrize(
+    ("sigma", "temperature"), [(0.15, 0.1), (1.0, 1.0), (0.003, 0.1), (0.15, 1e-5)]
+)
 def test_timeline_losses_equal_the_formula(sigma, temperature):
-    z, times = unit_vectors(2, 4, 7, 8), torch.rand(2, 4, 7, generator=seeded(1), dtype=torch.float64)
+    z = unit_vectors(2, 4, 7, 8)
+    times = torch.rand(2, 4, 7, generator=seeded(1), dtype=torch.float64)
     padding = torch.zeros(2, 4, 7, dtype=torch.bool)
     padding[0, :3] = PADDED
-    items = [naive_timeline(z[item], times[item], padding[item], sigma, temperature) for item in range(2)]
+    items = [
+        naive_timeline(z[item], times[item], padding[item], sigma, temperature) for item in range(2)
+    ]
     found = timeline_losses(z, times, padding, sigma=sigma, temperature=temperature)
     expected = [sum(values) / 2 for values in zip(*items, strict=True)]
     assert [loss.item() for loss in found] == pytest.approx(expected, rel=1e-9)
 
 
 def test_progress_is_a_label_and_not_an_input(make_method, make_clips):
-    method, seen = make_method("timeline"), []
+    method = make_method("timeline")
+    seen = []
     method.backbone.register_forward_hook(lambda _, __, latents: seen.append(torch.stack(latents)))
     clips = tuple(make_clips(2, 6, seed) for seed in range(4))
     losses = []

@@ -21,7 +21,9 @@ from byov.train.settings import resolve_settings
 
 @pytest.fixture
 def make(make_method, training_data, each_method):
-    """Return a function that builds a tiny model of each method for the features in `training_data`."""
+    """Return a function that builds a tiny model of each method for the features in
+    `training_data`.
+    """
     return lambda **settings: make_method(each_method, width=training_data.width, **settings)
 
 
@@ -42,7 +44,11 @@ def step(method, clips, autocast=False):
 
 
 def tensor_fields(clips):
-    return {f.name: getattr(clips, f.name) for f in fields(clips) if isinstance(getattr(clips, f.name), Tensor)}
+    return {
+        f.name: getattr(clips, f.name)
+        for f in fields(clips)
+        if isinstance(getattr(clips, f.name), Tensor)
+    }
 
 
 def test_initialization_depends_on_the_seed_only(each_method):
@@ -51,7 +57,9 @@ def test_initialization_depends_on_the_seed_only(each_method):
         method = build_method(12, resolve_settings(each_method, "demo", settings))
         return method.state_dict(), torch.rand(1)
 
-    (first, after), (again, _), (other, _) = built(0), built(1), built(0, seed=1)
+    (first, after) = built(0)
+    (again, _) = built(1)
+    (other, _) = built(0, seed=1)
     torch.manual_seed(0)
     assert torch.equal(after, torch.rand(1))  # the global generator is restored
     assert all(torch.equal(first[name], again[name]) for name in first)
@@ -61,7 +69,9 @@ def test_initialization_depends_on_the_seed_only(each_method):
 def test_a_step_depends_on_clips_and_generator_only(make, make_batches):
     method = make()
     clips = make_batches(method).batch(0)
-    before = [{name: value.clone() for name, value in tensor_fields(view).items()} for view in clips]
+    before = [
+        {name: value.clone() for name, value in tensor_fields(view).items()} for view in clips
+    ]
     torch.manual_seed(0)
     state = torch.get_rng_state()
     losses, gradients = step(method, clips)
@@ -83,14 +93,25 @@ def test_losses_are_scalars_and_every_parameter_has_a_gradient(make, make_batche
 
 
 def test_a_loss_is_the_mean_over_the_items(make, make_batches):
-    """Distributed training relies on this property. Uses double precision, because TCC's gradients are large."""
+    """Distributed training relies on this property.
+
+    Uses double precision, because TCC's gradients are large.
+    """
     if make().needs_whole_batch:
         pytest.skip("cannot be split over processes")
-    padded, clips_per_item = set(), {"clips": 4} if hasattr(make().settings, "clips") else {}
+    padded = set()
+    clips_per_item = {"clips": 4} if hasattr(make().settings, "clips") else {}
     for seed in range(4):
         method = make(batch_size=2, seed=seed, **clips_per_item).double()
         clips = tuple(
-            replace(view, **{name: v.double() for name, v in tensor_fields(view).items() if v.is_floating_point()})
+            replace(
+                view,
+                **{
+                    name: v.double()
+                    for name, v in tensor_fields(view).items()
+                    if v.is_floating_point()
+                },
+            )
             for view in make_batches(method).batch(0)
         )
         losses, gradients = step(method, clips)
@@ -98,15 +119,21 @@ def test_a_loss_is_the_mean_over_the_items(make, make_batches):
         for item in range(2):
             rows = slice(item, item + 1)
             half = (
-                replace(view, **{n: v[rows] for n, v in tensor_fields(view).items()}, first_item=item) for view in clips
+                replace(
+                    view, **{n: v[rows] for n, v in tensor_fields(view).items()}, first_item=item
+                )
+                for view in clips
             )
             halves.append(step(method, tuple(half)))
         for name, loss in losses.items():
             assert loss == pytest.approx(sum(half[0][name] for half in halves) / 2, rel=1e-9)
         for name, gradient in gradients.items():
-            torch.testing.assert_close(gradient, sum(half[1][name] for half in halves) / 2, atol=1e-9, rtol=1e-9)
+            torch.testing.assert_close(
+                gradient, sum(half[1][name] for half in halves) / 2, atol=1e-9, rtol=1e-9
+            )
         padded |= {tuple(view.padding.any(dim=1).tolist()) for view in clips}
-    assert padded & {(True, False), (False, True)}  # some batch has one padded item and one without padding
+    # Some batch has one padded item and one without padding.
+    assert padded & {(True, False), (False, True)}
 
 
 def test_mixed_precision_is_finite_and_close(make, make_batches):
@@ -114,7 +141,8 @@ def test_mixed_precision_is_finite_and_close(make, make_batches):
     batches = make_batches(method)
     for number in range(3):
         clips = batches.batch(number)
-        (exact, _), (mixed, gradients) = step(method, clips), step(method, clips, autocast=True)
+        (exact, _) = step(method, clips)
+        (mixed, gradients) = step(method, clips, autocast=True)
         assert mixed == pytest.approx(exact, rel=0.1)
         assert all(gradient.isfinite().all() for gradient in gradients.values())
 
@@ -123,7 +151,9 @@ def test_mixed_precision_is_finite_and_close(make, make_batches):
 def test_constant_features_give_finite_losses_and_gradients(make, make_batches, value):
     method = make()
     clips = make_batches(method).batch(0)
-    constant = tuple(replace(view, features=torch.full_like(view.features, value)) for view in clips)
+    constant = tuple(
+        replace(view, features=torch.full_like(view.features, value)) for view in clips
+    )
     losses, gradients = step(method, constant)
     assert all(np.isfinite(loss) for loss in losses.values())
     assert all(gradient.isfinite().all() for gradient in gradients.values())
@@ -131,7 +161,8 @@ def test_constant_features_give_finite_losses_and_gradients(make, make_batches, 
 
 @pytest.mark.slow
 def test_one_batch_is_overfit(make, make_batches, training_data, each_method):
-    changes = {"latent": 32, "weighted": False}  # weighted losses are relative to a running mean, so they need not fall
+    # Weighted losses are relative to a running mean, so they need not fall.
+    changes = {"latent": 32, "weighted": False}
     known = METHODS[each_method].settings_class.model_fields
     settings = make(**{name: value for name, value in changes.items() if name in known}).settings
     method = build_method(training_data.width, settings)
@@ -148,13 +179,22 @@ def test_one_batch_is_overfit(make, make_batches, training_data, each_method):
 
 
 def test_a_saved_model_loads(make, each_method, tmp_path):
-    method, folder = make(standardize="video", training={"dataset": "demo"}), tmp_path / "model"
+    method = make(standardize="video", training={"dataset": "demo"})
+    folder = tmp_path / "model"
     method.save_pretrained(folder)
-    assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors", "README.md"}
+    assert {path.name for path in folder.iterdir()} == {
+        "config.json",
+        "model.safetensors",
+        "README.md",
+    }
     assert load_file(folder / "model.safetensors").keys() == method.state_dict().keys()
     loaded = Method.from_pretrained(folder)
     assert type(loaded) is METHODS[each_method]
-    assert (loaded.width, loaded.settings, loaded.record) == (method.width, method.settings, {"dataset": "demo"})
+    assert (loaded.width, loaded.settings, loaded.record) == (
+        method.width,
+        method.settings,
+        {"dataset": "demo"},
+    )
     features = torch.randn(9, method.width)
     assert torch.equal(loaded.embed(features), method.embed(features))
     other = Timeline if METHODS[each_method] is not Timeline else Byov
@@ -182,26 +222,36 @@ def test_numpy_features_are_embedded_like_tensors(make, dtype):
 
 def test_embed_standardizes_if_the_settings_say_so(make):
     features = (torch.randn(11, make().width) * 4 + 2).half()
-    plain, standardized = make(standardize="none"), make(standardize="video")
-    torch.testing.assert_close(standardized.embed(features), plain.embed(standardize(features.float())))
+    plain = make(standardize="none")
+    standardized = make(standardize="video")
+    torch.testing.assert_close(
+        standardized.embed(features), plain.embed(standardize(features.float()))
+    )
     assert not torch.allclose(standardized.embed(features), plain.embed(features), atol=1e-2)
 
 
 def test_features_are_standardized_over_the_dataset(make, make_batches, training_data, tmp_path):
     """The statistics are those of all training frames, and part of the saved model."""
-    method, plain = make(standardize="dataset"), make(standardize="none")
+    method = make(standardize="dataset")
+    plain = make(standardize="none")
     make_batches(method)
-    frames = np.concatenate([read_array(video.path, "merged/0.3") for video in training_data.of("train")])
-    mean, deviation = frames.astype(np.float64).mean(axis=0), frames.astype(np.float64).std(axis=0)
+    frames = np.concatenate(
+        [read_array(video.path, "merged/0.3") for video in training_data.of("train")]
+    )
+    mean = frames.astype(np.float64).mean(axis=0)
+    deviation = frames.astype(np.float64).std(axis=0)
     features = torch.randn(11, method.width)
     expected = plain.embed((features.numpy() - mean) / (deviation + SMALLEST_DEVIATION))
     torch.testing.assert_close(method.embed(features), expected)
     method.save_pretrained(tmp_path)
-    torch.testing.assert_close(Method.from_pretrained(tmp_path).embed(features), method.embed(features))
+    torch.testing.assert_close(
+        Method.from_pretrained(tmp_path).embed(features), method.embed(features)
+    )
 
 
 @pytest.mark.parametrize(
-    "method", [name for name, kind in METHODS.items() if "backbone" in kind.settings_class.model_fields]
+    "method",
+    [name for name, kind in METHODS.items() if "backbone" in kind.settings_class.model_fields],
 )
 @pytest.mark.parametrize("backbone", ["frame", "transformer", "encoder"])
 def test_every_backbone_trains(make_method, make_batches, training_data, method, backbone):
@@ -209,7 +259,11 @@ def test_every_backbone_trains(make_method, make_batches, training_data, method,
     losses, gradients = step(model, make_batches(model).batch(0))
     assert all(np.isfinite(loss) for loss in losses.values())
     assert all(gradient.isfinite().all() for gradient in gradients.values())
-    needs_whole_batch = backbone == "transformer" or method in ("carl", "actor-observer", "timeline")
+    needs_whole_batch = backbone == "transformer" or method in (
+        "carl",
+        "actor-observer",
+        "timeline",
+    )
     assert (model.needs_whole_batch is not None) == needs_whole_batch
 
 
@@ -221,13 +275,23 @@ LOSS_SETTINGS = [
     (
         "timeline",
         {},
-        {"sigma": 0.5, "temperature": 0.5, "feature_dropout": 0.0, "label_weight": 1.0, "intra_weight": 0.0}
+        {
+            "sigma": 0.5,
+            "temperature": 0.5,
+            "feature_dropout": 0.0,
+            "label_weight": 1.0,
+            "intra_weight": 0.0,
+        }
         | {"variance": 2.0, "progress_labels": "linear"},
     ),
     ("tcc", {}, {"tcc_loss": "mse", "temperature": 0.5, "variance_weight": 0.1}),
     ("tcc", {"tcc_loss": "classification"}, {"tcc_loss": "variance"}),
     ("gta", {}, {"unnormalized": True, "temperature": 0.5, "gamma": 0.5}),
-    ("ae2-alignment", {"margin": 1.0}, {"contrastive": False, "subset": 3, "margin": 0.5, "reversed_weight": 3.0}),
+    (
+        "ae2-alignment",
+        {"margin": 1.0},
+        {"contrastive": False, "subset": 3, "margin": 0.5, "reversed_weight": 3.0},
+    ),
     ("ae2-alignment", {}, {"halves": True, "temperature": 0.5, "gamma": 0.5}),
     ("carl", {}, {"variance": 2.0, "temperature": 0.5, "feature_dropout": 0.5}),
     ("tcn", TRIPLETS, {"margin": 0.5}),
@@ -236,7 +300,9 @@ LOSS_SETTINGS = [
 
 
 @pytest.mark.parametrize(("method", "given", "changes"), LOSS_SETTINGS, ids=str)
-def test_loss_settings_change_the_loss(make_method, make_batches, training_data, method, given, changes):
+def test_loss_settings_change_the_loss(
+    make_method, make_batches, training_data, method, given, changes
+):
     default = make_method(method, width=training_data.width, **given)
     clips = make_batches(default).batch(0)
     expected = default(clips, seeded(3))["loss"]
@@ -260,9 +326,14 @@ SAMPLING_SETTINGS = [
 @pytest.mark.parametrize(("method", "given", "changes"), SAMPLING_SETTINGS, ids=str)
 def test_sampling_settings_change_the_clips(make_method, training_data, method, given, changes):
     def drawn(**changed):
-        sampler = make_method(method, width=training_data.width, **(given | changed)).sampler(training_data.of("train"))
+        sampler = make_method(method, width=training_data.width, **(given | changed)).sampler(
+            training_data.of("train")
+        )
         return [
-            [(draw.video.id, draw.first, draw.end, draw.rows.tolist()) for draw in sampler.draw(0, 0, item)]
+            [
+                (draw.video.id, draw.first, draw.end, draw.rows.tolist())
+                for draw in sampler.draw(0, 0, item)
+            ]
             for item in range(20)
         ]
 

@@ -4,7 +4,16 @@ import torch.nn.functional as F
 from tests.train.conftest import seeded
 
 from byov.train import networks
-from byov.train.networks import Block, Positions, draw_visible, group, interpolate_table, pack, sincos, unpack
+from byov.train.networks import (
+    Block,
+    Positions,
+    draw_visible,
+    group,
+    interpolate_table,
+    pack,
+    sincos,
+    unpack,
+)
 
 
 @pytest.fixture
@@ -13,7 +22,9 @@ def encode(make_clips):
 
     def run(encoder, features):
         batch, frames = features.shape[:2]
-        clips = make_clips(batch, frames, features=features, index=torch.arange(frames).expand(batch, -1))
+        clips = make_clips(
+            batch, frames, features=features, index=torch.arange(frames).expand(batch, -1)
+        )
         (latents,) = encoder([clips])
         return latents
 
@@ -48,11 +59,14 @@ def test_packed_sequences_attend_within_themselves():
 @pytest.mark.parametrize("length", [1, 4, 11])
 def test_long_sequences_in_chunks_equal_one_pass(monkeypatch, length, window):
     monkeypatch.setattr(networks, "CHUNK_ROWS", 4)
-    block, x = Block(8, 2), torch.randn(length, 8)
+    block = Block(8, 2)
+    x = torch.randn(length, 8)
     index = torch.arange(length)
     mask = None if window is None else (index[:, None] - index).abs() <= window
     with torch.no_grad():
-        torch.testing.assert_close(block.forward_long(x, window), reference_block(block, x, mask), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            block.forward_long(x, window), reference_block(block, x, mask), atol=1e-5, rtol=1e-5
+        )
 
 
 # Positions
@@ -65,7 +79,9 @@ def positions_of(positions, index):
 @pytest.mark.parametrize("length", [1, 5, 8, 9, 30])
 def test_interpolated_positions_stretch_the_table(length):
     positions = Positions(8, 6, "interpolated")
-    expected = F.interpolate(positions.table.T[None], size=length, mode="linear", align_corners=False).mT
+    expected = F.interpolate(
+        positions.table.T[None], size=length, mode="linear", align_corners=False
+    ).mT
     torch.testing.assert_close(positions_of(positions, 3 * torch.arange(length)[None]), expected)
 
 
@@ -80,14 +96,17 @@ def test_share_positions_are_by_normalized_time():
     found = positions(torch.tensor([[0, 3, 6], [0, 1, 2]]), torch.tensor([7, 3]))
     torch.testing.assert_close(found[0], found[1])
     torch.testing.assert_close(found[0], sincos(torch.tensor([0, 1.5, 3]), 6))
-    torch.testing.assert_close(positions(torch.tensor([[0]]), torch.tensor([1]))[0], positions.table[:1])
+    torch.testing.assert_close(
+        positions(torch.tensor([[0]]), torch.tensor([1]))[0], positions.table[:1]
+    )
 
 
 # Masking
 
 
 @pytest.mark.parametrize(
-    ("frames", "ratio", "count"), [(32, 0.4, 19), (32, 0.8, 6), (20, 0.8, 4), (10, 0.9, 1), (5, 0, 5), (5, 1, 0)]
+    ("frames", "ratio", "count"),
+    [(32, 0.4, 19), (32, 0.8, 6), (20, 0.8, 4), (10, 0.9, 1), (5, 0, 5), (5, 1, 0)],
 )
 def test_visible_frames_are_sorted_random_and_rounded_down(make_clips, frames, ratio, count):
     visible = draw_visible(make_clips(50, frames), ratio, seeded())
@@ -101,10 +120,15 @@ def test_visible_frames_are_sorted_random_and_rounded_down(make_clips, frames, r
 
 @pytest.mark.parametrize("position_in", ["features", "latent"])
 def test_positions_are_added_to_features_or_latents(make_method, position_in):
-    """The LayerNorm of the projection removes the scale of positions that are added to the features."""
+    """The LayerNorm of the projection removes the scale of positions that are added to the
+    features.
+    """
     encoder = make_method(position_in=position_in).encoder
-    features, positions = torch.randn(4, 12), torch.randn(4, encoder.positions.width)
-    small, large = (encoder.embed_tokens(features * scale, positions * scale) for scale in (1, 1000))
+    features = torch.randn(4, 12)
+    positions = torch.randn(4, encoder.positions.width)
+    small, large = (
+        encoder.embed_tokens(features * scale, positions * scale) for scale in (1, 1000)
+    )
     expected = torch.zeros_like(small) if position_in == "features" else 999 * positions
     torch.testing.assert_close(large - small, expected, atol=0.1, rtol=1e-3)
 
@@ -119,13 +143,19 @@ def test_the_attention_window_limits_the_reach_of_a_frame(make_method, encode, w
 
 
 @pytest.mark.parametrize("window", [None, 3])
-@pytest.mark.parametrize("position", [("interpolated", "features"), ("index", "features"), ("share", "latent")])
+@pytest.mark.parametrize(
+    "position", [("interpolated", "features"), ("index", "features"), ("share", "latent")]
+)
 @pytest.mark.parametrize("frames", [1, 6, 11])
 def test_embed_equals_the_forward_pass(make_method, encode, monkeypatch, frames, position, window):
     monkeypatch.setattr(networks, "CHUNK_ROWS", 4)
-    encoder = make_method(position=position[0], position_in=position[1], attention_window=window).encoder
+    encoder = make_method(
+        position=position[0], position_in=position[1], attention_window=window
+    ).encoder
     features = torch.randn(frames, 12)
-    torch.testing.assert_close(encoder.embed(features), encode(encoder, features[None])[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        encoder.embed(features), encode(encoder, features[None])[0], atol=1e-5, rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("counts", [(8, 8), (5, 8), (1, 13)])

@@ -19,13 +19,17 @@ def action(times, rng=None, noise=0.0):
 
 
 def labels_of(videos, views=None):
-    return [x.numpy() for x in aligned_progress(videos, views or ["ego"] * len(videos), lambda video: video)]
+    return [
+        x.numpy()
+        for x in aligned_progress(videos, views or ["ego"] * len(videos), lambda video: video)
+    ]
 
 
 def brute_force_probabilities(costs, gamma):
     """Compute visit probabilities by enumerating all monotonic paths."""
     rows, columns = costs.shape
-    visited, total = np.zeros_like(costs), 0.0
+    visited = np.zeros_like(costs)
+    total = 0.0
 
     def walk(cell, path):
         nonlocal total
@@ -48,7 +52,9 @@ def brute_force_probabilities(costs, gamma):
 def test_path_probabilities_equal_those_of_all_enumerated_paths(shape):
     costs = np.random.default_rng(0).random((3, *shape))
     expected = np.stack([brute_force_probabilities(table, 0.3) for table in costs])
-    np.testing.assert_allclose(path_probabilities(torch.from_numpy(costs), 0.3), expected, rtol=1e-6)
+    np.testing.assert_allclose(
+        path_probabilities(torch.from_numpy(costs), 0.3), expected, rtol=1e-6
+    )
 
 
 def test_identical_videos_and_a_single_one_have_linear_labels():
@@ -64,7 +70,8 @@ def test_labels_follow_the_action_through_a_pause_and_a_change_of_speed():
     slow_start = even**2
     true = [even, paused, slow_start, even, even]
     labels = labels_of([action(times) for times in true])
-    during, before = np.diff(labels[1])[55:95], np.diff(labels[1])[10:40]
+    during = np.diff(labels[1])[55:95]
+    before = np.diff(labels[1])[10:40]
     assert during.mean() < 0.35 * before.mean()
     for found, times in zip(labels, true, strict=True):
         # With four other videos, the video's own normalized time still contributes one fifth.
@@ -74,10 +81,14 @@ def test_labels_follow_the_action_through_a_pause_and_a_change_of_speed():
 
 
 def test_refined_labels_ignore_motion_that_is_not_part_of_the_action(monkeypatch):
-    """Some features move at random in each video; the refinement finds those that follow the action."""
+    """Some features move at random in each video; the refinement finds those that follow the
+    action.
+    """
     rng = np.random.default_rng(0)
     distracting = rng.standard_normal((3, WIDTH))
-    videos, true, views = [], [], []
+    videos = []
+    true = []
+    views = []
     for number in range(24):
         wait = rng.uniform(0, 0.5)
         times = np.concatenate([np.zeros(int(90 * wait)), np.linspace(0, 1, 90 - int(90 * wait))])
@@ -89,7 +100,9 @@ def test_refined_labels_ignore_motion_that_is_not_part_of_the_action(monkeypatch
 
     def deviation():
         labels = labels_of(videos, views)
-        return np.std([label[np.argmax(times > 0)] for label, times in zip(labels, true, strict=True)])
+        return np.std(
+            [label[np.argmax(times > 0)] for label, times in zip(labels, true, strict=True)]
+        )
 
     refined = deviation()
     monkeypatch.setattr(progress_module, "ROUNDS", 0)
@@ -140,6 +153,8 @@ def test_more_videos_than_references_are_aligned_with_a_random_subset(monkeypatc
     all_references = labels_of(videos)
     monkeypatch.setattr(progress_module, "MAX_REFERENCES", 12)
     subset = labels_of(videos)
-    difference = np.mean([np.abs(a - b).mean() for a, b in zip(all_references, subset, strict=True)])
+    difference = np.mean(
+        [np.abs(a - b).mean() for a, b in zip(all_references, subset, strict=True)]
+    )
     assert 0 < difference < 0.05
     np.testing.assert_array_equal(subset[3], labels_of(videos)[3])  # the subset is deterministic

@@ -16,7 +16,15 @@ from byov.train.feature_store import CachedVideo, FeatureStore
 from byov.train.methods.actor_observer import draw_triplets
 from byov.train.methods.carl import draw_two_crops
 from byov.train.methods.tcn import draw_earlier, draw_same_times
-from byov.train.sampling import BatchSource, Sampler, draw_clip, draw_rows, pick_any_two, pick_several, pick_views
+from byov.train.sampling import (
+    BatchSource,
+    Sampler,
+    draw_clip,
+    draw_rows,
+    pick_any_two,
+    pick_several,
+    pick_views,
+)
 
 FRAMES = 8
 CROP = (0.5, 0.9)
@@ -29,7 +37,9 @@ def rng(seed=0):
 
 def make_sampler(videos, *, crop=WHOLE, frames=FRAMES, context=0):
     pick = pick_views(videos, "reason")
-    return Sampler(videos, lambda g: [draw_clip(video, frames, crop, g) for video in pick(g)], context)
+    return Sampler(
+        videos, lambda g: [draw_clip(video, frames, crop, g) for video in pick(g)], context
+    )
 
 
 @pytest.fixture
@@ -40,7 +50,9 @@ def make_source(training_data, make_method):
         videos = training_data.of("train")
         store = FeatureStore(training_data, videos, 2**30 if preload else 0)
         settings = {"batch_size": batch_size, "standardize": standardize, "seed": seed}
-        return BatchSource(make_method(width=training_data.width, **settings), make_sampler(videos, **how), store)
+        return BatchSource(
+            make_method(width=training_data.width, **settings), make_sampler(videos, **how), store
+        )
 
     return make
 
@@ -51,11 +63,17 @@ def video(frames, view="ego", name="a"):
 
 def videos(ego, exo):
     """Make the given numbers of ego and exo videos."""
-    return [video(9, view, f"{view}{n}") for view, count in (("ego", ego), ("exo", exo)) for n in range(count)]
+    return [
+        video(9, view, f"{view}{n}")
+        for view, count in (("ego", ego), ("exo", exo))
+        for n in range(count)
+    ]
 
 
 def assert_equal(first, second):
-    torch.testing.assert_close([vars(clip) for clip in first], [vars(clip) for clip in second], rtol=0, atol=0)
+    torch.testing.assert_close(
+        [vars(clip) for clip in first], [vars(clip) for clip in second], rtol=0, atol=0
+    )
 
 
 def reading_threads():
@@ -76,7 +94,9 @@ def test_rows_are_sorted_distinct_and_uniform(length):
 
 
 def test_parts_have_lengths_within_the_crop_and_lie_anywhere():
-    generator, starts, lengths = rng(), set(), set()
+    generator = rng()
+    starts = set()
+    lengths = set()
     for _ in range(1000):
         draw = draw_clip(video(40), FRAMES, CROP, generator)
         starts.add(draw.first)
@@ -91,7 +111,8 @@ def test_parts_have_lengths_within_the_crop_and_lie_anywhere():
 
 
 def test_earlier_frames_are_within_the_window():
-    generator, apart = rng(), set()
+    generator = rng()
+    apart = set()
     for _ in range(200):
         anchors, positives = draw_earlier(video(60), 8, WHOLE, generator)
         apart |= set((anchors.rows - positives.rows)[anchors.rows >= 5].tolist())
@@ -100,7 +121,8 @@ def test_earlier_frames_are_within_the_window():
 
 
 def test_synchronized_videos_give_the_same_frames_within_the_span():
-    generator, starts = rng(), set()
+    generator = rng()
+    starts = set()
     for _ in range(200):
         ego, exo = draw_same_times(video(50), video(50), 8, 20, generator)
         assert (ego.first, ego.end) == (exo.first, exo.end)
@@ -113,7 +135,8 @@ def test_synchronized_videos_give_the_same_frames_within_the_span():
 
 
 def test_two_crops_overlap():
-    generator, orders = rng(), set()
+    generator = rng()
+    orders = set()
     for _ in range(500):
         first, second = draw_two_crops(video(100), 10, generator)
         assert all(10 <= crop.end - crop.first <= 15 for crop in (first, second))
@@ -121,7 +144,11 @@ def test_two_crops_overlap():
         orders.add(np.sign(second.first - first.first))
     assert orders == {-1, 0, 1}
     first, second = draw_two_crops(video(30), 80, generator)
-    assert (first.first, first.end, first.sampled) == (second.first, second.end, second.sampled) == (0, 30, 30)
+    assert (
+        (first.first, first.end, first.sampled)
+        == (second.first, second.end, second.sampled)
+        == (0, 30, 30)
+    )
 
 
 def test_triplets_have_their_positive_at_the_same_time_and_their_negative_far_away():
@@ -132,20 +159,24 @@ def test_triplets_have_their_positive_at_the_same_time_and_their_negative_far_aw
         assert (positive.rows * 2 == exo.rows).all()
         assert (np.abs(negative.rows - positive.rows) > 0.3 * 41).all()
     _, positive, negative = draw_triplets(video(2), video(30), 4, 0.9, generator)
-    assert (positive.rows + negative.rows == 1).all()  # no frame is far enough, so the farthest is used
+    # No frame is far enough, so the farthest is used.
+    assert (positive.rows + negative.rows == 1).all()
 
 
 # Picks
 
 
 def test_picks_cover_all_videos():
-    there, generator = videos(3, 2), rng()
+    there = videos(3, 2)
+    generator = rng()
     views = {tuple(video.id for video in pick_views(there, "")(generator)) for _ in range(200)}
     assert views == {(f"ego{i}", f"exo{j}") for i in range(3) for j in range(2)}
     pairs = {tuple(video.id for video in pick_any_two(there)(generator)) for _ in range(500)}
     assert len(pairs) == 20
     assert all(first != second for first, second in pairs)
-    assert {sampling.pick_one(there)(generator).id for _ in range(100)} == {video.id for video in there}
+    assert {sampling.pick_one(there)(generator).id for _ in range(100)} == {
+        video.id for video in there
+    }
     alone = pick_any_two(there[:1])(generator)
     assert alone[0] == alone[1]
 
@@ -163,7 +194,9 @@ def test_picks_cover_all_videos():
     ],
 )
 def test_several_are_different_videos_half_of_each_view_if_possible(there, count, expected):
-    pick, generator, seen = pick_several(videos(*there), count), rng(), set()
+    pick = pick_several(videos(*there), count)
+    generator = rng()
+    seen = set()
     for _ in range(100):
         picked = pick(generator)
         views = Counter(video.view for video in picked)
@@ -185,25 +218,35 @@ def test_views_are_of_the_same_action():
         labeled("exo", "d", (1,)),
         labeled("exo", "e", (4,), pair="p"),
     ]
-    pick, generator = pick_views(there, "so"), rng()
+    pick = pick_views(there, "so")
+    generator = rng()
     picked = {(ego.id, exo.id) for ego, exo in (pick(generator) for _ in range(100))}
     assert picked == {("a", "c"), ("a", "d"), ("b", "e")}
-    with pytest.raises(TrainError, match="no ego and exo videos of the train split share an action, but so"):
+    with pytest.raises(
+        TrainError, match="no ego and exo videos of the train split share an action, but so"
+    ):
         pick_views([there[2], *there[3:]], "so")
 
 
 @pytest.mark.parametrize(("length", "skipped"), [(9, 0), (10, 1), (40, 1)])
 def test_the_first_frame_is_skipped_only_in_long_videos(length, skipped):
-    draws = [draw_clip(video(length), FRAMES, WHOLE, rng(seed), skip_first=True) for seed in range(300)]
+    draws = [
+        draw_clip(video(length), FRAMES, WHOLE, rng(seed), skip_first=True) for seed in range(300)
+    ]
     rows = np.concatenate([draw.rows for draw in draws])
     assert (rows.min(), rows.max()) == (skipped, length - 1)
 
 
 def test_synchronized_videos_share_a_pair_name():
     names = {"ego0": "p", "exo2": "p", "ego1": "q", "exo1": "q", "ego2": "alone"}
-    pick = sampling.pick_synchronized([replace(video, pair=names.get(video.id)) for video in videos(4, 4)], "reason")
+    pick = sampling.pick_synchronized(
+        [replace(video, pair=names.get(video.id)) for video in videos(4, 4)], "reason"
+    )
     generator = rng()
-    assert {tuple(video.id for video in pick(generator)) for _ in range(50)} == {("ego0", "exo2"), ("ego1", "exo1")}
+    assert {tuple(video.id for video in pick(generator)) for _ in range(50)} == {
+        ("ego0", "exo2"),
+        ("ego1", "exo1"),
+    }
 
 
 @pytest.mark.parametrize(
@@ -212,7 +255,11 @@ def test_synchronized_videos_share_a_pair_name():
         (pick_any_two, (0, 0), "at least 1 required"),
         (lambda videos: pick_several(videos, 8), (1, 0), "at least 2 required"),
         (lambda videos: pick_views(videos, "so"), (2, 0), "no exo video, but so"),
-        (lambda videos: sampling.pick_synchronized(videos, "so"), (2, 2), "the same performance, but so"),
+        (
+            lambda videos: sampling.pick_synchronized(videos, "so"),
+            (2, 2),
+            "the same performance, but so",
+        ),
     ],
 )
 def test_missing_videos_are_reported(pick, there, message):
@@ -223,9 +270,12 @@ def test_missing_videos_are_reported(pick, there, message):
 # Batches
 
 
-@pytest.mark.parametrize(("batch_size", "sizes"), [(1, [1] * 5), (2, [2, 2, 1]), (5, [5]), (8, [5])])
+@pytest.mark.parametrize(
+    ("batch_size", "sizes"), [(1, [1] * 5), (2, [2, 2, 1]), (5, [5]), (8, [5])]
+)
 def test_an_epoch_has_one_item_per_video(make_source, batch_size, sizes):
-    batches, singles = make_source(batch_size=batch_size), make_source(batch_size=1)
+    batches = make_source(batch_size=batch_size)
+    singles = make_source(batch_size=1)
     assert batches.steps_per_epoch == len(sizes)
     for view in range(2):
         clips = [batches.batch(step)[view] for step in range(len(sizes))]
@@ -237,7 +287,8 @@ def test_an_epoch_has_one_item_per_video(make_source, batch_size, sizes):
 @pytest.mark.parametrize("scaled", [False, True])
 def test_a_batch_holds_the_frames_of_its_draws(training_data, make_source, scaled):
     batches = make_source(crop=CROP, seed=4, context=4, standardize="video" if scaled else "none")
-    sampler, store = make_sampler(training_data.of("train"), crop=CROP), FeatureStore(training_data, (), 0)
+    sampler = make_sampler(training_data.of("train"), crop=CROP)
+    store = FeatureStore(training_data, (), 0)
     for step in range(3):
         for view, clips in enumerate(batches.batch(step)):
             for item in range(len(clips.features)):
@@ -265,7 +316,8 @@ def test_reading_ahead_gives_the_same_batches(make_source, first, end):
 
 
 def test_reading_ahead_is_bounded_and_ends_its_thread(make_source):
-    batches, read = make_source(), []
+    batches = make_source()
+    read = []
     original = batches.batch
     batches.batch = lambda step: (read.append(step), original(step))[1]
     reading = batches.ahead(0, 1000)

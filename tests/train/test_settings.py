@@ -5,7 +5,14 @@ import pytest
 
 from byov.errors import SettingsError
 from byov.train.methods import METHODS
-from byov.train.settings import GROUPS, differences, methods_with, option_name, read_settings, resolve_settings
+from byov.train.settings import (
+    GROUPS,
+    differences,
+    methods_with,
+    option_name,
+    read_settings,
+    resolve_settings,
+)
 
 
 def resolve(dataset="demo", method="byov", **given):
@@ -15,17 +22,33 @@ def resolve(dataset="demo", method="byov", **given):
 @pytest.mark.parametrize(
     ("dataset", "given", "expected"),
     [
-        ("tennis_forehand", {"recipe": "cycle", "frames": 7, "cycle": 0.5}, {"frames": 7, "cycle": 0.5}),
+        (
+            "tennis_forehand",
+            {"recipe": "cycle", "frames": 7, "cycle": 0.5},
+            {"frames": 7, "cycle": 0.5},
+        ),
         ("tennis_forehand", {"method": "ae2-alignment"}, {"subset": 10, "frames": 20}),
         ("pour_liquid", {"method": "ae2-alignment"}, {"halves": True, "reversed_weight": 2.0}),
         ("pour_milk", {"method": "ae2-alignment"}, {"contrastive": False, "lr": 1e-4}),
         ("demo", {"method": "tcn", "tcn_loss": "triplet"}, {"frames": 36}),
         ("demo", {"method": "tcn", "tcn_loss": "triplet", "tcn": "multi"}, {"frames": 32}),
         ("tennis_forehand", {"method": "carl"}, {"frames": 80}),
-        ("tennis_forehand", {"size": "small", "depth": 3}, {"frames": 20, "depth": 3, "latent": 128, "select": "last"}),
-        ("demo", {"size": "small", "epochs": 7}, {"epochs": 7, "steps": None, "standardize": "dataset"}),
+        (
+            "tennis_forehand",
+            {"size": "small", "depth": 3},
+            {"frames": 20, "depth": 3, "latent": 128, "select": "last"},
+        ),
+        (
+            "demo",
+            {"size": "small", "epochs": 7},
+            {"epochs": 7, "steps": None, "standardize": "dataset"},
+        ),
         ("demo", {"recipe": "bottleneck"}, {"steps": 1500, "position": "none", "depth": 12}),
-        ("demo", {"size": "small", "recipe": "cycle", "steps": 7}, {"cycle": 5.0, "standardize": "video", "steps": 7}),
+        (
+            "demo",
+            {"size": "small", "recipe": "cycle", "steps": 7},
+            {"cycle": 5.0, "standardize": "video", "steps": 7},
+        ),
     ],
 )
 def test_defaults_depend_on_the_dataset_and_given_settings_win(dataset, given, expected):
@@ -43,7 +66,10 @@ def test_defaults_depend_on_the_dataset_and_given_settings_win(dataset, given, e
         ({"heads": 7}, "256 is not divisible by 7 heads"),
         ({"latent": 7, "heads": 7}, "latent is 7; it must be a multiple of 2"),
         ({"order_prior": 0.2}, "set a weight with --cycle"),
-        ({"masked_only": True, "mask_self": 0.0, "mask_cross": 0.0}, "no loss is enabled: .* none is masked"),
+        (
+            {"masked_only": True, "mask_self": 0.0, "mask_cross": 0.0},
+            "no loss is enabled: .* none is masked",
+        ),
         ({"self_view": False, "cross_view": False}, "no loss is enabled: --no-self and --no-cross"),
         ({"cross_loss": "bottleneck", "cross_view": False}, "omit --no-cross"),
         ({"steps": 0}, "steps is 0"),
@@ -56,17 +82,29 @@ def test_defaults_depend_on_the_dataset_and_given_settings_win(dataset, given, e
         ({"clip_grad": 0.0}, "clip_grad is 0.0; it must be above 0"),
         ({"crop": (0.8, 0.5)}, "crop is .*; it must be LOW,HIGH with 0 < LOW <= HIGH <= 1"),
         ({"crop": (0.5,)}, "crop is .* at least 2 items"),
-        ({"position": "learned"}, "position is 'learned'; it must be 'interpolated', 'share', 'index' or 'none'"),
-        ({"recipe": "best"}, "recipe is 'best'; it must be 'paper', 'official', 'cycle' or 'bottleneck'"),
+        (
+            {"position": "learned"},
+            "position is 'learned'; it must be 'interpolated', 'share', 'index' or 'none'",
+        ),
+        (
+            {"recipe": "best"},
+            "recipe is 'best'; it must be 'paper', 'official', 'cycle' or 'bottleneck'",
+        ),
         ({"sigma": 0.1}, "--sigma is an option of timeline; the method is byov"),
         ({"self_vew": True}, "unknown setting 'self_vew'"),
         ({"method": "best"}, "unknown method 'best'; choose one of byov, timeline"),
         ({"method": "timeline", "feature_dropout": 1.0}, "feature_dropout is 1.0"),
         ({"method": "ae2-alignment", "frames": 16}, "--subset 30 exceeds --frames 16"),
-        ({"method": "tcn", "tcn": "multi", "crop": (0.5, 1.0)}, "--tcn multi compares whole videos"),
+        (
+            {"method": "tcn", "tcn": "multi", "crop": (0.5, 1.0)},
+            "--tcn multi compares whole videos",
+        ),
         ({"method": "carl", "crop": (0.5, 1.0)}, "carl draws its own crops; omit --crop"),
         ({"method": "actor-observer", "crop": (0.5, 1.0)}, "actor-observer compares whole videos"),
-        ({"method": "tcc", "depth": 3}, "depth applies only to the encoder backbone; the backbone is frame"),
+        (
+            {"method": "tcc", "depth": 3},
+            "depth applies only to the encoder backbone; the backbone is frame",
+        ),
         ({"method": "carl", "context": 3}, "context applies only to the frame backbone"),
         ({"method": "tcn", "tcn_loss": "triplet", "frames": 13}, "use --frames 14 or more"),
     ],
@@ -132,8 +170,14 @@ def test_options_and_their_methods():
         ({"method": "timeline", "standardize": "none"}, "Timeline, not standardized"),
         ({"method": "tcc", "tcc_loss": "mse", "standardize": "video"}, "TCC, mse, standardized"),
         ({"method": "gta", "unnormalized": True}, "GTA, unnormalized"),
-        ({"method": "gta", "backbone": "encoder", "position": "none"}, "GTA, BYOV's encoder without positions"),
-        ({"method": "ae2-alignment", "contrastive": False}, "AE2 alignment loss, no object encoder, not contrastive"),
+        (
+            {"method": "gta", "backbone": "encoder", "position": "none"},
+            "GTA, BYOV's encoder without positions",
+        ),
+        (
+            {"method": "ae2-alignment", "contrastive": False},
+            "AE2 alignment loss, no object encoder, not contrastive",
+        ),
         ({"method": "actor-observer", "weighted": False}, "ActorObserverNet, unweighted"),
     ],
 )

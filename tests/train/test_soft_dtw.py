@@ -5,7 +5,9 @@ from byov.train.soft_dtw import final_costs, soft_dtw, soft_dtw_tables
 
 
 def random_costs(*shape, seed=0, dtype=torch.float64):
-    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+    return torch.rand(
+        *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    ).to(dtype)
 
 
 @pytest.mark.parametrize("gamma", [0.01, 0.1, 2.0])
@@ -30,14 +32,18 @@ def test_tables_and_gradients_are_finite_in_float32(gamma, scale):
 
 
 def test_tables_of_several_sizes_in_one_pass():
-    costs = [random_costs(batch, *size, seed=batch) for batch, size in ((2, (5, 6)), (1, (3, 3)), (3, (2, 7)))]
+    costs = [
+        random_costs(batch, *size, seed=batch)
+        for batch, size in ((2, (5, 6)), (1, (3, 3)), (3, (2, 7)))
+    ]
     for table, own in zip(soft_dtw_tables(costs, 0.1), costs, strict=True):
         torch.testing.assert_close(table, soft_dtw(own, 0.1))
 
 
 def test_padded_cells_change_nothing_and_have_no_gradient():
     costs = random_costs(3, 6, 5).requires_grad_()
-    rows, columns = torch.tensor([6, 2, 1]), torch.tensor([5, 4, 1])
+    rows = torch.tensor([6, 2, 1])
+    columns = torch.tensor([5, 4, 1])
     paddings = torch.arange(6) >= rows[:, None], torch.arange(5) >= columns[:, None]
     found = final_costs(soft_dtw(costs, 0.1), *paddings)
     alone = [

@@ -16,14 +16,19 @@ class StubWandb:
         pass
 
     def __init__(self):
-        self.started, self.logged, self.finished, self.refuses = [], [], 0, None
+        self.started = []
+        self.logged = []
+        self.finished = 0
+        self.refuses = None
         self.Settings = dict
 
     def init(self, **arguments):
         if self.refuses:
             raise self.Error(self.refuses)
         self.started.append(arguments)
-        return SimpleNamespace(id=arguments["id"] or f"run{len(self.started)}", log=self._log, finish=self._finish)
+        return SimpleNamespace(
+            id=arguments["id"] or f"run{len(self.started)}", log=self._log, finish=self._finish
+        )
 
     def _log(self, metrics, step):
         self.logged.append((step, metrics))
@@ -50,7 +55,9 @@ def log(tmp_path):
     return write
 
 
-def test_metrics_are_logged_to_one_wandb_run_which_a_resumed_run_continues(wandb, log, tmp_path, monkeypatch):
+def test_metrics_are_logged_to_one_wandb_run_which_a_resumed_run_continues(
+    wandb, log, tmp_path, monkeypatch
+):
     log((0, {"retrieval": 0.2}), (4, {"loss": 2.0}))
     assert wandb.logged == [(0, {"retrieval": 0.2}), (4, {"loss": 2.0})]
     (started,) = wandb.started
@@ -64,5 +71,8 @@ def test_metrics_are_logged_to_one_wandb_run_which_a_resumed_run_continues(wandb
 
 def test_a_wandb_error_is_one_line(wandb, log):
     wandb.refuses = "No API key configured. Log in.\nMore."
-    with pytest.raises(TrainError, match=r"^--wandb: No API key configured\. Log in\. Set WANDB_MODE=offline[^\n]*$"):
+    with pytest.raises(
+        TrainError,
+        match=r"^--wandb: No API key configured\. Log in\. Set WANDB_MODE=offline[^\n]*$",
+    ):
         log((0, {}))

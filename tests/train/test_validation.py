@@ -14,12 +14,15 @@ CPU = torch.device("cpu")
 
 def test_the_validator_agrees_with_the_evaluator(training_data, make_method):
     source = training_data
-    videos, store = source.of("val"), FeatureStore(source, (), 0)
+    videos = source.of("val")
+    store = FeatureStore(source, (), 0)
     model = make_method(width=16, standardize="video")
     metrics = Validator("demo", videos, store, CPU)(model)
 
     def scored(clips):
-        embeddings = [model.embed(store.read(video)[first : last + 1]).numpy() for video, first, last in clips]
+        embeddings = [
+            model.embed(store.read(video)[first : last + 1]).numpy() for video, first, last in clips
+        ]
         labels = [video.labels[first : last + 1] for video, first, last in clips]
         is_ego = np.array([video.view == "ego" for video, *_ in clips])
         lengths = np.array([len(each) for each in labels])
@@ -27,7 +30,11 @@ def test_the_validator_agrees_with_the_evaluator(training_data, make_method):
 
     whole = scored([(video, 0, video.frames - 1) for video in videos])
     clips = scored(
-        [(video, *clip) for video in videos for clip in trimmed_clips("demo", video.view, video.id, video.frames)]
+        [
+            (video, *clip)
+            for video in videos
+            for clip in trimmed_clips("demo", video.view, video.id, video.frames)
+        ]
     )
     standard, trimmed = (mean_average_precision(frames, ks=[10]) for frames in (whole, clips))
     retrieval = (standard["ego2exo"][10] + standard["exo2ego"][10]) / 2
@@ -45,14 +52,19 @@ def test_the_validator_agrees_with_the_evaluator(training_data, make_method):
     )
 
 
-def test_metrics_that_need_missing_views_or_labels_are_omitted(features_dir, make_method, make_cache):
+def test_metrics_that_need_missing_views_or_labels_are_omitted(
+    features_dir, make_method, make_cache
+):
     model = make_method(width=16)
     source = open_training_data(features_dir, None, None, 0.3)
     store = FeatureStore(source, (), 0)
     assert set(Validator("demo", source.of("val", "ego"), store, CPU)(model)) == {"tau"}
     assert Validator("demo", source.of("val", "ego")[:1], store, CPU)(model) == {}
     unlabeled = open_training_data(
-        make_cache({("val", "ego", "x"): 30, ("val", "exo", "y"): 20}, dataset="plain", phases=()), "plain", None, 0.3
+        make_cache({("val", "ego", "x"): 30, ("val", "exo", "y"): 20}, dataset="plain", phases=()),
+        "plain",
+        None,
+        0.3,
     )
     found = Validator("plain", unlabeled.videos, FeatureStore(unlabeled, (), 0), CPU)(model)
     assert set(found) == {"tau"}

@@ -1,4 +1,7 @@
-"""Registry of training methods. Other packages add methods through the "byov.methods" entry-point group."""
+"""Registry of training methods.
+
+Other packages add methods through the "byov.methods" entry-point group.
+"""
 
 import torch
 
@@ -16,7 +19,10 @@ from byov.train.settings import TrainSettings
 
 
 def _check(name: str, method: type[Method]) -> None:
-    if not issubclass(method, Method) or method.settings_class.model_fields["method"].default != name:
+    if (
+        not issubclass(method, Method)
+        or method.settings_class.model_fields["method"].default != name
+    ):
         raise ValueError(f"not a Method subclass whose settings declare method {name!r}")
 
 

@@ -1,6 +1,8 @@
-"""ActorObserverNet (Sigurdsson et al., CVPR 2018): pull exo frames toward ego frames of the same moment.
+"""ActorObserverNet (Sigurdsson et al., CVPR 2018): pull exo frames toward ego frames of the same
+moment.
 
-Some frames cannot be distinguished from others in the same video, so learned scores weight the triplets.
+Some frames cannot be distinguished from others in the same video, so learned scores weight the
+triplets.
 """
 
 from collections.abc import Sequence
@@ -14,7 +16,13 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from byov.train.feature_store import CachedVideo
-from byov.train.methods.base import BackboneMethod, BackboneMethodSettings, Losses, ReadFeatures, mean_over_items
+from byov.train.methods.base import (
+    BackboneMethod,
+    BackboneMethodSettings,
+    Losses,
+    ReadFeatures,
+    mean_over_items,
+)
 from byov.train.networks import full_precision
 from byov.train.sampling import Batch, Draw, Sampler, draw_rows, pick_synchronized, same_time_frames
 from byov.train.settings import Fraction
@@ -33,23 +41,31 @@ class ActorObserverSettings(BackboneMethodSettings):
     method: Literal["actor-observer"] = "actor-observer"
     weighted: bool = Field(True, description="Weight triplets by learned scores.")
     # our choice; the published code uses 10 s, which is 0.3 of an average Charades-Ego video
-    far: Fraction = Field(0.3, description="Minimum distance of a negative, as a fraction of the ego video.")
+    far: Fraction = Field(
+        0.3, description="Minimum distance of a negative, as a fraction of the ego video."
+    )
 
     VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {"weighted": {False: "unweighted"}}
     NO_CROP = "actor-observer compares whole videos"
 
 
 class ActorObserver(BackboneMethod):
-    """Triplet loss on an exo frame, the ego frame at the same normalized time, and a distant ego frame."""
+    """Triplet loss on an exo frame, the ego frame at the same normalized time, and a distant ego
+    frame.
+    """
 
     settings_class = ActorObserverSettings
     settings: ActorObserverSettings
 
-    def __init__(self, width: int, settings: ActorObserverSettings, training: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, width: int, settings: ActorObserverSettings, training: dict[str, Any] | None = None
+    ) -> None:
         super().__init__(width, settings, training)
         self.heads = ScoreHeads(settings.latent) if settings.weighted else None
         if settings.weighted:
-            self.needs_whole_batch = "its triplet weights depend on the whole batch (unless --no-weighted)"
+            self.needs_whole_batch = (
+                "its triplet weights depend on the whole batch (unless --no-weighted)"
+            )
         self.means = RunningMeans(0)
 
     def start_training(self, videos: Sequence[CachedVideo], read: ReadFeatures) -> None:
@@ -60,11 +76,17 @@ class ActorObserver(BackboneMethod):
         return dict(self.means.named_buffers()) if self.settings.weighted else {}
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
-        s, pick = self.settings, pick_synchronized(videos, "actor-observer needs them")
-        return Sampler(videos, lambda rng: draw_triplets(*pick(rng), s.frames, s.far, rng), self.backbone.context)
+        s = self.settings
+        pick = pick_synchronized(videos, "actor-observer needs them")
+        return Sampler(
+            videos,
+            lambda rng: draw_triplets(*pick(rng), s.frames, s.far, rng),
+            self.backbone.context,
+        )
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
-        z, counted = self.backbone(clips, generator), ~clips[0].padding
+        z = self.backbone(clips, generator)
+        counted = ~clips[0].padding
         if self.heads is None:
             losses = triplet_losses(*(latents.flatten(0, 1) for latents in z)).view_as(counted)
             return {"loss": mean_over_items(losses, counted)}
@@ -74,10 +96,14 @@ class ActorObserver(BackboneMethod):
         return {"loss": weighted_triplet_loss(exo, positive, negative, scores, videos, self.means)}
 
 
-def draw_triplets(ego: CachedVideo, exo: CachedVideo, frames: int, far: float, rng: np.random.Generator) -> list[Draw]:
-    """Draw exo frames, the ego frames at the same normalized times, and distant ego frames as negatives.
+def draw_triplets(
+    ego: CachedVideo, exo: CachedVideo, frames: int, far: float, rng: np.random.Generator
+) -> list[Draw]:
+    """Draw exo frames, the ego frames at the same normalized times, and distant ego frames as
+    negatives.
 
-    A negative is more than the fraction `far` of the video away from the positive, or as far away as possible.
+    A negative is more than the fraction `far` of the video away from the positive, or as far away
+    as possible.
     """
     choices = -(-exo.frames // EVERY)
     rows = draw_rows(choices, frames, rng) * EVERY
@@ -88,26 +114,39 @@ def draw_triplets(ego: CachedVideo, exo: CachedVideo, frames: int, far: float, r
         far_rows = np.flatnonzero(apart > far * ego.frames)
         negatives.append(rng.choice(far_rows) if len(far_rows) else apart.argmax())
     clips = ((exo, rows), (ego, positives), (ego, np.array(negatives)))
-    return [Draw(video, 0, video.frames, video_rows, min(choices, frames)) for video, video_rows in clips]
+    return [
+        Draw(video, 0, video.frames, video_rows, min(choices, frames))
+        for video, video_rows in clips
+    ]
 
 
 @full_precision
 def triplet_losses(exo: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-    """Compute softplus(‖x - y‖ - ‖y - z‖), (n,), for exo frames y, positives x and negatives z, each (n, D)."""
+    """Compute softplus(‖x - y‖ - ‖y - z‖), (n,), for exo frames y, positives x and negatives z,
+    each (n, D).
+    """
     return _softplus(F.pairwise_distance(positive, exo) - F.pairwise_distance(exo, negative))
 
 
 @full_precision
 def weighted_triplet_loss(
-    exo: Tensor, positive: Tensor, negative: Tensor, scores: Tensor, videos: Tensor, means: "RunningMeans"
+    exo: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    scores: Tensor,
+    videos: Tensor,
+    means: "RunningMeans",
 ) -> Tensor:
-    """Compute the weighted sum of triplet losses l_i relative to their running mean, which may be negative.
+    """Compute the weighted sum of triplet losses l_i relative to their running mean, which may be
+    negative.
 
-    The loss is Σ_i (l_i - k) w_i n / (Σ_j w_j + 1e-5), where w_i is the product of the triplet's three ratios
-    e^(h - c), and c and k are the running means of h and l after this batch, without gradients. In the backward pass,
-    the gradients of the ratios and of the distance ‖y - z‖ are rescaled to the gradient norm of the distance ‖x - y‖.
+    The loss is Σ_i (l_i - k) w_i n / (Σ_j w_j + 1e-5), where w_i is the product of the triplet's
+    three ratios e^(h - c), and c and k are the running means of h and l after this batch, without
+    gradients. In the backward pass, the gradients of the ratios and of the distance ‖y - z‖ are
+    rescaled to the gradient norm of the distance ‖x - y‖.
 
-    Shapes: embeddings (n, D), scores h of positives, exo frames and negatives (3, n), video indices (n,).
+    Shapes: embeddings (n, D), scores h of positives, exo frames and negatives (3, n), video indices
+    (n,).
     """
     ratios = (scores - means.update_scores(scores, videos)).exp()  # (3, n)
     distances = F.pairwise_distance(positive, exo), F.pairwise_distance(exo, negative)
@@ -119,28 +158,36 @@ def weighted_triplet_loss(
 
 
 class ScoreHeads(nn.Module):
-    """Heads that compute scores h = e^s tanh(w·f + b), with w and b per view, s per role (positive, exo, negative)."""
+    """Heads that compute scores h = e^s tanh(w·f + b), with w and b per view, s per role (positive,
+    exo, negative).
+    """
 
     def __init__(self, latent: int) -> None:
         super().__init__()
         self.ego = nn.Linear(latent, 1)
         self.exo = nn.Linear(latent, 1)
-        self.scales = nn.Parameter(torch.full((3,), log(0.5)))  # s; initial value from the published code
+        # s; initial value from the published code.
+        self.scales = nn.Parameter(torch.full((3,), log(0.5)))
 
     def forward(self, exo: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        """Compute scores (3, n) of the positives, exo frames and negatives from their embeddings (n, D)."""
+        """Compute scores (3, n) of the positives, exo frames and negatives from their embeddings
+        (n, D).
+        """
         with torch.autocast(exo.device.type, enabled=False):
             pairs = ((self.ego, positive), (self.exo, exo), (self.ego, negative))
-            outputs = torch.cat([head(frames.to(self.scales.dtype)) for head, frames in pairs], dim=1)  # (n, 3)
+            # (n, 3).
+            outputs = torch.cat(
+                [head(frames.to(self.scales.dtype)) for head, frames in pairs], dim=1
+            )
             return (self.scales.exp() * outputs.tanh()).T
 
 
 class RunningMeans(nn.Module):
     """Running means of the scores of each video, and of the losses.
 
-    The triplets of a batch are added in order, and the means after the last one are returned:
-    c <- log(decay e^c + (1 - decay) e^h), and k = S / W with S <- 0.9 S + 0.1 w l and W <- 0.9 W + 0.1 w. The first
-    triplet initializes the means. In eval mode, the state is not updated.
+    The triplets of a batch are added in order, and the means after the last one are returned: c <-
+    log(decay e^c + (1 - decay) e^h), and k = S / W with S <- 0.9 S + 0.1 w l and W <- 0.9 W + 0.1
+    w. The first triplet initializes the means. In eval mode, the state is not updated.
 
     The buffers are not part of the state dict, since their size depends on the training videos.
     """
@@ -158,9 +205,13 @@ class RunningMeans(nn.Module):
 
     @torch.no_grad()
     def update_scores(self, scores: Tensor, videos: Tensor) -> Tensor:
-        """Add scores h, (3, n), of the videos with indices (n,); return the means c of these videos, (3, n)."""
+        """Add scores h, (3, n), of the videos with indices (n,); return the means c of these
+        videos, (3, n).
+        """
         before = self.scores[:, videos]
-        fractions, kept, last = _update_fractions(videos, before[0] > -torch.inf, self.decay, before.dtype)
+        fractions, kept, last = _update_fractions(
+            videos, before[0] > -torch.inf, self.decay, before.dtype
+        )
         added = (scores[:, None] + fractions.log()).logsumexp(dim=-1)
         after = torch.logaddexp(before + kept.log(), added)
         self._store(self.scores, after, videos, last)
@@ -185,7 +236,9 @@ class RunningMeans(nn.Module):
 
 
 class _EqualizeGradients(torch.autograd.Function):
-    """Identity function whose backward pass rescales all other gradients to the norm of the first gradient."""
+    """Identity function whose backward pass rescales all other gradients to the norm of the first
+    gradient.
+    """
 
     @staticmethod
     def forward(_: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -201,14 +254,20 @@ def _softplus(values: Tensor) -> Tensor:
     return torch.logaddexp(values, torch.zeros_like(values))
 
 
-def _update_fractions(videos: Tensor, seen: Tensor, decay: float, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Return weights that add all triplets to the running means at once, as if they were added one by one.
+def _update_fractions(
+    videos: Tensor, seen: Tensor, decay: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return weights that add all triplets to the running means at once, as if they were added one
+    by one.
 
-    `videos` and `seen` are (n,). Returns the weight of triplet j in the mean of triplet i's video (n, n), the weight of
-    the previous mean (n,), and whether a triplet is the last one of its video (n,).
+    `videos` and `seen` are (n,). Returns the weight of triplet j in the mean of triplet i's video
+    (n, n), the weight of the previous mean (n,), and whether a triplet is the last one of its video
+    (n,).
     """
     same = videos[:, None] == videos  # (n, n)
-    count, later = same.sum(dim=1), same.triu(1).sum(dim=1)
+    count = same.sum(dim=1)
+    later = same.triu(1).sum(dim=1)
     base = torch.tensor(decay, dtype=dtype, device=videos.device)
-    fraction = torch.where(seen | (later < count - 1), 1 - base, 1) * base**later  # a first triplet is not scaled
+    # A first triplet is not scaled.
+    fraction = torch.where(seen | (later < count - 1), 1 - base, 1) * base**later
     return same * fraction, base**count, later == 0

@@ -25,10 +25,19 @@ class Ae2AlignmentSettings(PairSettings):
     name = "AE2 alignment loss, no object encoder"
 
     method: Literal["ae2-alignment"] = "ae2-alignment"
-    contrastive: bool = Field(True, description="Add a hinge loss that requires reversed clips to align worse.")
-    subset: Size = Field(30, description="Frames per clip in the subset that is also aligned on its own and reversed.")
-    reversed_weight: NonNegative = Field(1.0, description="Weight of the hinge loss for reversed clips.")
-    margin: NonNegative = Field(0.0, description="Margin of the hinge loss (ae2-alignment) or triplet loss (tcn).")
+    contrastive: bool = Field(
+        True, description="Add a hinge loss that requires reversed clips to align worse."
+    )
+    subset: Size = Field(
+        30,
+        description="Frames per clip in the subset that is also aligned on its own and reversed.",
+    )
+    reversed_weight: NonNegative = Field(
+        1.0, description="Weight of the hinge loss for reversed clips."
+    )
+    margin: NonNegative = Field(
+        0.0, description="Margin of the hinge loss (ae2-alignment) or triplet loss (tcn)."
+    )
     halves: bool = Field(False, description="Use only a random half of the subset.")
     temperature: Temperature = 0.1
     gamma: Positive = Field(0.1, description="Smoothing parameter of soft DTW.")
@@ -44,18 +53,24 @@ class Ae2AlignmentSettings(PairSettings):
     @model_validator(mode="after")
     def _subset_fits_clip(self) -> Self:
         if self.contrastive and self.subset > self.frames:
-            raise ValueError(f"--subset {self.subset} exceeds --frames {self.frames}; lower --subset or raise --frames")
+            raise ValueError(
+                f"--subset {self.subset} exceeds --frames {self.frames}; lower --subset or raise "
+                "--frames"
+            )
         return self
 
 
 class Ae2Alignment(PairMethod):
-    """AE2's alignment loss on two clips and on random subsets of their frames (AE2 selects them by detected boxes)."""
+    """AE2's alignment loss on two clips and on random subsets of their frames (AE2 selects them by
+    detected boxes).
+    """
 
     settings_class = Ae2AlignmentSettings
     settings: Ae2AlignmentSettings
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
-        s, (first, second) = self.settings, self.backbone(clips, generator)
+        s = self.settings
+        (first, second) = self.backbone(clips, generator)
         alignment, hinge = ae2_losses(
             first,
             second,
@@ -70,12 +85,18 @@ class Ae2Alignment(PairMethod):
         return {"loss": alignment + hinge, "alignment": alignment, "reversed": hinge}
 
     def draw_subsets(self, clips: Batch, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Draw sorted frame indices (B, K) of each clip, which include padding only if there are too few frames."""
-        orders = [(clip.rand(clip.sampled, generator=generator) + clip.padding).argsort(dim=1) for clip in clips]
+        """Draw sorted frame indices (B, K) of each clip, which include padding only if there are
+        too few frames.
+        """
+        orders = [
+            (clip.rand(clip.sampled, generator=generator) + clip.padding).argsort(dim=1)
+            for clip in clips
+        ]
         first, second = (order[:, : self.settings.subset].sort(dim=1).values for order in orders)
         if self.settings.halves:
             later = clips[0].rand(generator=generator) < 0.5  # use the same half of both clips
-            first, second = take_half(first, later), take_half(second, later)
+            first = take_half(first, later)
+            second = take_half(second, later)
         return first, second
 
 
@@ -93,12 +114,15 @@ def ae2_losses(
 ) -> tuple[Tensor, Tensor]:
     """Compute AE2's alignment loss and hinge loss; their sum is minimized.
 
-    R is the soft DTW cost; A' and B' are subsets of the frames of A and B. With s = 0.01, the losses are the means of
+    R is the soft DTW cost; A' and B' are subsets of the frames of A and B. With s = 0.01, the
+    losses are the means of
 
-        (s R(A,B) + s R(A',B')) / 2 and hinge_weight max(0, s R(A',B') - s R(A', reversed B') + margin).
+        (s R(A,B) + s R(A',B')) / 2 and hinge_weight max(0, s R(A',B') - s R(A', reversed B') +
+        margin).
 
-    Shapes: A (B, T, D), B (B, S, D), trailing padding (B, T) and (B, S), sorted subsets (B, K) each. Without subsets,
-    the alignment loss is s R(A,B) and the hinge loss is 0. Padded frames are not aligned.
+    Shapes: A (B, T, D), B (B, S, D), trailing padding (B, T) and (B, S), sorted subsets (B, K)
+    each. Without subsets, the alignment loss is s R(A,B) and the hinge loss is 0. Padded frames are
+    not aligned.
     """
     costs = [matching_costs(first, second, temperature, first_padding)]
     if subsets is None:
@@ -109,19 +133,26 @@ def ae2_losses(
     other, other_padding = _subset(second, second_padding, subsets[1])
     in_order = matching_costs(own, other, temperature, own_padding)  # (B, K, K)
     index = torch.arange(in_order.shape[2], device=in_order.device)
-    reversed_index = torch.where(other_padding, index, (~other_padding).sum(dim=1, keepdim=True) - 1 - index)  # (B, K)
+    # (B, K).
+    reversed_index = torch.where(
+        other_padding, index, (~other_padding).sum(dim=1, keepdim=True) - 1 - index
+    )
     reversed_costs = in_order.gather(2, reversed_index[:, None].expand_as(in_order))
     tables = soft_dtw_tables([*costs, in_order, reversed_costs], gamma)
     whole = SCALE * final_costs(tables[0], first_padding, second_padding)  # (B,)
-    forward, backward = (SCALE * final_costs(table, own_padding, other_padding) for table in tables[1:])
+    forward, backward = (
+        SCALE * final_costs(table, own_padding, other_padding) for table in tables[1:]
+    )
     alignment = (whole + forward).mean() / 2
     return alignment, hinge_weight * (forward - backward + margin).clamp(min=0).mean()
 
 
 def take_half(subset: Tensor, later: Tensor) -> Tensor:
-    """Return the first half of (B, K) frames, or the second half where `later`, (B,), is True; at least one frame.
+    """Return the first half of (B, K) frames, or the second half where `later`, (B,), is True; at
+    least one frame.
 
-    Useful for actions that end as they began: reversed, the whole action looks much the same, but a half does not.
+    Useful for actions that end as they began: reversed, the whole action looks much the same, but a
+    half does not.
     """
     count = max(1, subset.shape[1] // 2)
     return torch.where(later[:, None], subset[:, -count:], subset[:, :count])

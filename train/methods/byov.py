@@ -16,11 +16,19 @@ from byov.train.feature_store import CachedVideo
 from byov.train.methods.base import Features, Losses, Method, build_encoder, draw_pair, hide_padding
 from byov.train.networks import Decoder, draw_visible, full_precision, initialize, masked_frames
 from byov.train.sampling import Batch, Sampler
-from byov.train.settings import EncoderSettings, Fraction, NonNegative, Pairs, Positive, TrainSettings
+from byov.train.settings import (
+    EncoderSettings,
+    Fraction,
+    NonNegative,
+    Pairs,
+    Positive,
+    TrainSettings,
+)
 
 CYCLE_TEMPERATURE = 0.1  # our choice
 CYCLE_VARIANCE_WEIGHT = 0.1  # our choice
-# Changes to the context of cross-view modeling. They do not change the loss of a model that ignores the other view.
+# Changes to the context of cross-view modeling. They do not change the loss of a model that ignores
+# the other view.
 CONTEXT_CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
     "other": lambda latents: latents.roll(1, dims=0),  # another video's latents
     "reversed": lambda latents: latents.flip(1),
@@ -35,38 +43,49 @@ class ByovSettings(EncoderSettings, TrainSettings):
     method: Literal["byov"] = "byov"
     recipe: Literal["paper", "official", "cycle", "bottleneck"] = Field(
         "paper",
-        description="Defaults from the paper, from its published code, with a cycle-consistency loss, or with a "
+        description="Defaults from the paper, from its published code, with a cycle-consistency "
+        "loss, or with a "
         "cross-view bottleneck.",
     )
     size: Literal["paper", "small"] = Field(
-        "paper", description="Defaults for the paper's model, or for one that trains on a CPU in minutes."
+        "paper",
+        description="Defaults for the paper's model, or for one that trains on a CPU in minutes.",
     )
-    decoder_depth: int = Field(4, ge=1, le=256, description="Number of decoder blocks.")  # paper, sec. 4.2
+    # Paper, sec. 4.2.
+    decoder_depth: int = Field(4, ge=1, le=256, description="Number of decoder blocks.")
     self_view: bool = Field(True, description="Masked self-view modeling.")  # paper, sec. 3.3
     cross_view: bool = Field(True, description="Masked cross-view modeling.")  # paper, sec. 3.4
     causal: Literal["none", "decoder", "strict"] = Field(  # paper, sec. 3.3
         "decoder",
-        description="Causal attention in self-view modeling: none; in the decoder; or in encoder and decoder, so that "
+        description="Causal attention in self-view modeling: none; in the decoder; or in encoder "
+        "and decoder, so that "
         "each frame is reconstructed only from earlier ones.",
     )
     # defaults of both masking ratios: paper, sec. 4.2
     mask_self: Fraction = Field(0.4, description="Fraction of frames masked in self-view modeling.")
-    mask_cross: Fraction = Field(0.8, description="Fraction of frames masked in cross-view modeling.")
+    mask_cross: Fraction = Field(
+        0.8, description="Fraction of frames masked in cross-view modeling."
+    )
     masked_only: bool = False  # paper, eq. 4 and 8: the loss covers all frames
     skip_first: bool = False  # the published code samples the first frame only from short videos
     pairs: Pairs = "views"  # paper, sec. 3: an ego and an exo video
     # The remaining settings are our additions and not in the paper.
     cross_loss: Literal["masked", "bottleneck"] = Field(
         "masked",
-        description="Cross-view loss: the paper's, or reconstruction of each view from matching frames of the other "
+        description="Cross-view loss: the paper's, or reconstruction of each view from matching "
+        "frames of the other "
         "view only.",
     )
     time_prior: Positive = Field(
-        0.1, description="Standard deviation, in normalized time, of the bottleneck's prior on matching frames."
+        0.1,
+        description="Standard deviation, in normalized time, of the bottleneck's prior on matching "
+        "frames.",
     )
     cycle: NonNegative = Field(0.0, description="Weight of the temporal cycle-consistency loss.")
     order_prior: Positive | None = Field(
-        None, description="Standard deviation, in normalized time, of a prior that favors matches in temporal order."
+        None,
+        description="Standard deviation, in normalized time, of a prior that favors matches in "
+        "temporal order.",
     )
 
     RECIPES: ClassVar[dict[str, dict[str, Any]]] = {
@@ -79,8 +98,15 @@ class ByovSettings(EncoderSettings, TrainSettings):
     }
     SIZES: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": {},
-        # our choice: raw features are learned slowly, and the score of an early model is that of its initialization
-        "small": {"latent": 128, "depth": 4, "decoder_depth": 2, "heads": 8, "standardize": "dataset"}
+        # our choice: raw features are learned slowly, and the score of an early model is that of
+        # its initialization
+        "small": {
+            "latent": 128,
+            "depth": 4,
+            "decoder_depth": 2,
+            "heads": 8,
+            "standardize": "dataset",
+        }
         | {"steps": 1500, "batch_size": 4, "lr": 1e-3, "schedule": "cosine", "select": "last"},
     }
     DATASET_PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
@@ -107,24 +133,34 @@ class ByovSettings(EncoderSettings, TrainSettings):
     @model_validator(mode="after")
     def _has_a_loss(self) -> Self:
         if self.order_prior is not None and not self.cycle:
-            raise ValueError("--order-prior needs the cycle-consistency loss; set a weight with --cycle")
+            raise ValueError(
+                "--order-prior needs the cycle-consistency loss; set a weight with --cycle"
+            )
         if not (self.self_view or self.cross_view or self.cycle):
             raise ValueError("no loss is enabled: --no-self and --no-cross without --cycle")
         if self.cross_loss == "bottleneck" and not self.cross_view:
-            raise ValueError("--cross-loss bottleneck is a loss of cross-view modeling; omit --no-cross")
+            raise ValueError(
+                "--cross-loss bottleneck is a loss of cross-view modeling; omit --no-cross"
+            )
         masks = self.self_view * self.mask_self + self.cross_view * self.mask_cross
         if self.masked_only and not masks and not self.cycle:
-            raise ValueError("no loss is enabled: the loss covers only masked frames, but none is masked")
+            raise ValueError(
+                "no loss is enabled: the loss covers only masked frames, but none is masked"
+            )
         return self
 
 
 class Byov(Method):
-    """Masked self-view modeling (MSM) and masked cross-view modeling (MCM) with an ego and an exo clip."""
+    """Masked self-view modeling (MSM) and masked cross-view modeling (MCM) with an ego and an exo
+    clip.
+    """
 
     settings_class = ByovSettings
     settings: ByovSettings
 
-    def __init__(self, width: int, settings: ByovSettings, training: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, width: int, settings: ByovSettings, training: dict[str, Any] | None = None
+    ) -> None:
         super().__init__(width, settings, training)
         self.encoder = build_encoder(width, settings.frames, settings)
         self.decoder = Decoder(
@@ -142,34 +178,51 @@ class Byov(Method):
             self.bottleneck = CrossViewBottleneck(width, settings.latent, settings.time_prior)
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
-        draw = draw_pair(videos, self.settings, self.settings.pairs, skip_first=self.settings.skip_first)
+        draw = draw_pair(
+            videos, self.settings, self.settings.pairs, skip_first=self.settings.skip_first
+        )
         return Sampler(videos, draw)
 
     def forward(
-        self, clips: Batch, generator: torch.Generator, change_context: Callable[[Tensor], Tensor] | None = None
+        self,
+        clips: Batch,
+        generator: torch.Generator,
+        change_context: Callable[[Tensor], Tensor] | None = None,
     ) -> Losses:
         """Compute the losses of a batch.
 
-        `change_context`, if given, replaces the latents (B, T, D) in which a view sees the other (see `diagnose`).
+        `change_context`, if given, replaces the latents (B, T, D) in which a view sees the other
+        (see `diagnose`).
         """
-        s, (ego, exo) = self.settings, clips
+        s = self.settings
+        (ego, exo) = clips
         visible_msm = [draw_visible(view, s.mask_self, generator) for view in clips]
         visible_mcm = [draw_visible(view, s.mask_cross, generator) for view in clips]
 
-        # Encode all frames of both views (eq. 5), and the visible frames of MSM (eq. 3) and MCM (eq. 6), in one pass.
+        # Encode all frames of both views (eq. 5), and the visible frames of MSM (eq. 3) and MCM
+        # (eq. 6), in one pass.
         full = [None, None] if s.cross_view or s.cycle else []
         msm = visible_msm if s.self_view else []
         mcm = visible_mcm if s.cross_view and self.bottleneck is None else []
         causal = [False] * len(full) + [s.causal == "strict"] * len(msm) + [False] * len(mcm)
         visible = [*full, *msm, *mcm]
         z = self.encoder(clips * (len(visible) // 2), visible=visible, causal=causal)
-        z_full, z_msm, z_mcm = z[: len(full)], z[len(full) : len(full) + len(msm)], z[len(full) + len(msm) :]
-        contexts = z_full if change_context is None else [change_context(latents) for latents in z_full]
+        z_full = z[: len(full)]
+        z_msm = z[len(full) : len(full) + len(msm)]
+        z_mcm = z[len(full) + len(msm) :]
+        contexts = (
+            z_full if change_context is None else [change_context(latents) for latents in z_full]
+        )
 
-        # Decode the MSM tokens (eq. 4), and the MCM tokens with the other view as context (eq. 7), in one pass.
-        tokens, strict = [], s.causal == "strict"
+        # Decode the MSM tokens (eq. 4), and the MCM tokens with the other view as context (eq. 7),
+        # in one pass.
+        tokens = []
+        strict = s.causal == "strict"
         if msm:
-            tokens += [self.decoder.tokens(*view, shifted=strict) for view in zip(clips, z_msm, msm, strict=True)]
+            tokens += [
+                self.decoder.tokens(*view, shifted=strict)
+                for view in zip(clips, z_msm, msm, strict=True)
+            ]
         if mcm:
             own = [self.decoder.tokens(*view) for view in zip(clips, z_mcm, mcm, strict=True)]
             context = [self.decoder.tokens(exo, contexts[1]), self.decoder.tokens(ego, contexts[0])]
@@ -182,18 +235,28 @@ class Byov(Method):
         if s.self_view:
             losses["self"] = self.reconstruction_loss(clips, visible_msm, y[:2])  # eq. 4
         if s.cross_view:
-            y_cross = y[-2:] if self.bottleneck is None else self.bottleneck(clips, z_full, contexts)
+            y_cross = (
+                y[-2:] if self.bottleneck is None else self.bottleneck(clips, z_full, contexts)
+            )
             losses["cross"] = self.reconstruction_loss(clips, visible_mcm, y_cross)  # eq. 8
         if s.cycle:
-            there, back = (z_full[0], ego.padding), (z_full[1], exo.padding)
-            losses["cycle"] = cycle_loss(*there, *back, s.order_prior) + cycle_loss(*back, *there, s.order_prior)
-        # The published code averages MSM over the masked frames of both views, instead of summing over the views.
+            there = (z_full[0], ego.padding)
+            back = (z_full[1], exo.padding)
+            losses["cycle"] = cycle_loss(*there, *back, s.order_prior) + cycle_loss(
+                *back, *there, s.order_prior
+            )
+        # The published code averages MSM over the masked frames of both views, instead of summing
+        # over the views.
         weights = {"self": 0.5 if s.masked_only else 1.0, "cross": 1.0, "cycle": s.cycle}
         weighted = (weights[name] * loss for name, loss in losses.items())
         return {"loss": sum(weighted, start=ego.features.new_zeros(()))} | losses  # eq. 9
 
-    def reconstruction_loss(self, clips: Batch, visible: Sequence[Tensor], y: Sequence[Tensor]) -> Tensor:
-        """Mean squared error between X and Y over the frames of a view, summed over the views (eq. 4 and 8)."""
+    def reconstruction_loss(
+        self, clips: Batch, visible: Sequence[Tensor], y: Sequence[Tensor]
+    ) -> Tensor:
+        """Mean squared error between X and Y over the frames of a view, summed over the views (eq.
+        4 and 8).
+        """
         total = torch.zeros((), device=y[0].device)
         for view, view_visible, reconstructed in zip(clips, visible, y, strict=True):
             error = (reconstructed.float() - view.features).square().mean(dim=-1)  # (B, T)
@@ -206,16 +269,24 @@ class Byov(Method):
 
     @torch.no_grad()
     def diagnose(self, clips: Batch, generator: torch.Generator) -> dict[str, float]:
-        """Return the losses of a batch, also with changed contexts, and those of trivial predictors.
+        """Return the losses of a batch, also with changed contexts, and those of trivial
+        predictors.
 
-        Keys: "self" and "cross"; "cross/<change>" for each of CONTEXT_CHANGES; "trivial/<predictor>" for predicting the
-        mean frame of the batch, of the view, or of the video.
+        Keys: "self" and "cross"; "cross/<change>" for each of CONTEXT_CHANGES;
+        "trivial/<predictor>" for predicting the mean frame of the batch, of the view, or of the
+        video.
         """
         state = generator.get_state()
-        losses = {name: loss.item() for name, loss in self(clips, generator).items() if name in ("self", "cross")}
+        losses = {
+            name: loss.item()
+            for name, loss in self(clips, generator).items()
+            if name in ("self", "cross")
+        }
         if "cross" in losses:
             for name, change in CONTEXT_CHANGES.items():
-                losses[f"cross/{name}"] = self(clips, generator.set_state(state), change)["cross"].item()
+                losses[f"cross/{name}"] = self(clips, generator.set_state(state), change)[
+                    "cross"
+                ].item()
         return losses | {f"trivial/{name}": loss for name, loss in trivial_losses(clips).items()}
 
     def embed(self, features: Features) -> Tensor:
@@ -224,40 +295,54 @@ class Byov(Method):
 
 
 def trivial_losses(clips: Batch) -> dict[str, float]:
-    """Return the reconstruction losses, summed over the views, of three predictors that ignore time."""
-    views = [masked_mean(view.features, ~view.padding) for view in clips]  # (B, 1, width) mean frame of each video
+    """Return the reconstruction losses, summed over the views, of three predictors that ignore
+    time.
+    """
+    # (B, 1, width) mean frame of each video.
+    views = [masked_mean(view.features, ~view.padding) for view in clips]
     predictions = {
         "constant": [torch.stack(views).mean(dim=(0, 1))] * len(views),
         "view": [means.mean(dim=0) for means in views],
         "video": views,
     }
     return {
-        name: sum((view.features - mean).square().mean().item() for view, mean in zip(clips, means, strict=True))
+        name: sum(
+            (view.features - mean).square().mean().item()
+            for view, mean in zip(clips, means, strict=True)
+        )
         for name, means in predictions.items()
     }
 
 
 @full_precision  # bfloat16 is too coarse for frame indices
 def cycle_loss(
-    home: Tensor, home_padding: Tensor, away: Tensor, away_padding: Tensor, order_prior: float | None = None
+    home: Tensor,
+    home_padding: Tensor,
+    away: Tensor,
+    away_padding: Tensor,
+    order_prior: float | None = None,
 ) -> Tensor:
-    """Temporal cycle-consistency loss, after Dwibedi et al. (CVPR 2019): regression with a variance penalty.
+    """Temporal cycle-consistency loss, after Dwibedi et al. (CVPR 2019): regression with a variance
+    penalty.
 
-    Each frame's soft nearest neighbor in the other clip is matched back to the first clip. If the index of the match
-    has mean mu and variance var, the loss of frame t of T is ((mu - t)² / (var + 1) + 0.1 log(var + 1)) / T.
-    `order_prior` is the standard deviation, in normalized time, of a Gaussian that weights the forward match. Without
-    it, an alignment that reverses time is as consistent as one that preserves it.
+    Each frame's soft nearest neighbor in the other clip is matched back to the first clip. If the
+    index of the match has mean mu and variance var, the loss of frame t of T is ((mu - t)² / (var +
+    1) + 0.1 log(var + 1)) / T. `order_prior` is the standard deviation, in normalized time, of a
+    Gaussian that weights the forward match. Without it, an alignment that reverses time is as
+    consistent as one that preserves it.
 
-    Shapes: latents (B, T, D) and (B, S, D), padding (B, T) and (B, S). Padded frames are never matched and have no
-    loss.
+    Shapes: latents (B, T, D) and (B, S, D), padding (B, T) and (B, S). Padded frames are never
+    matched and have no loss.
     """
-    home, away = F.normalize(home, dim=-1), F.normalize(away, dim=-1)
+    home = F.normalize(home, dim=-1)
+    away = F.normalize(away, dim=-1)
     similarity = home @ away.mT / CYCLE_TEMPERATURE  # (B, T, S)
     if order_prior is not None:
         apart = _normalized_time(home_padding)[..., None] - _normalized_time(away_padding)[:, None]
         similarity = similarity - apart.square() / (2 * order_prior**2)
     neighbors = hide_padding(similarity, away_padding).softmax(dim=-1) @ away  # (B, T, D)
-    returns = hide_padding(neighbors @ home.mT / CYCLE_TEMPERATURE, home_padding).softmax(dim=-1)  # (B, T, T)
+    # (B, T, T).
+    returns = hide_padding(neighbors @ home.mT / CYCLE_TEMPERATURE, home_padding).softmax(dim=-1)
     index = torch.arange(home.shape[1], dtype=home.dtype, device=home.device)
     mean = returns @ index  # (B, T)
     variance = (returns * (index - mean[..., None]).square()).sum(dim=-1)

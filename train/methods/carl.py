@@ -1,4 +1,6 @@
-"""CARL (Chen et al., CVPR 2022): frames from two crops of a video are more similar the closer they are in time."""
+"""CARL (Chen et al., CVPR 2022): frames from two crops of a video are more similar the closer they
+are in time.
+"""
 
 from collections.abc import Mapping, Sequence
 from math import ceil, log
@@ -27,9 +29,12 @@ class CarlSettings(BackboneMethodSettings):
     name = "CARL"
 
     method: Literal["carl"] = "carl"
-    variance: shared.Positive = Field(10.0, description="Variance of the target distribution, in squared frames.")
+    variance: shared.Positive = Field(
+        10.0, description="Variance of the target distribution, in squared frames."
+    )
     temperature: shared.Temperature = 0.1
-    feature_dropout: shared.FeatureDropout = 0.0  # our choice; image augmentation is impossible with cached features
+    # Our choice; image augmentation is impossible with cached features.
+    feature_dropout: shared.FeatureDropout = 0.0
     backbone: shared.Backbone = "transformer"
     frames: shared.Frames = 80
     schedule: shared.Schedule = "cosine"
@@ -43,20 +48,28 @@ class CarlSettings(BackboneMethodSettings):
 
 
 class Carl(BackboneMethod):
-    """Sequence contrastive loss between two crops. Embeddings are normalized and taken before the projection head."""
+    """Sequence contrastive loss between two crops.
+
+    Embeddings are normalized and taken before the projection head.
+    """
 
     settings_class = CarlSettings
     settings: CarlSettings
     unit_norm = True
     needs_whole_batch = "the BatchNorm layer of its projection head needs the whole batch"
 
-    def __init__(self, width: int, settings: CarlSettings, training: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, width: int, settings: CarlSettings, training: dict[str, Any] | None = None
+    ) -> None:
         super().__init__(width, settings, training)
         self.projection = build_projection(settings.latent)
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
-        s, pick = self.settings, pick_one(videos)
-        return Sampler(videos, lambda rng: draw_two_crops(pick(rng), s.frames, rng), self.backbone.context)
+        s = self.settings
+        pick = pick_one(videos)
+        return Sampler(
+            videos, lambda rng: draw_two_crops(pick(rng), s.frames, rng), self.backbone.context
+        )
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
         s = self.settings
@@ -64,13 +77,20 @@ class Carl(BackboneMethod):
         latents = torch.cat(self.backbone(dropped, generator))
         projected = self.projection(latents.flatten(0, 1)).unflatten(0, latents.shape[:2])
         z = torch.stack(F.normalize(at_least_float32(projected), dim=-1).chunk(2))  # (2, B, T, D)
-        frames, padding = torch.stack([clip.frame for clip in clips]), torch.stack([clip.padding for clip in clips])
-        return {"loss": sequence_contrastive_loss(z, frames, padding, variance=s.variance, temperature=s.temperature)}
+        frames = torch.stack([clip.frame for clip in clips])
+        padding = torch.stack([clip.padding for clip in clips])
+        return {
+            "loss": sequence_contrastive_loss(
+                z, frames, padding, variance=s.variance, temperature=s.temperature
+            )
+        }
 
 
 def build_projection(width: int) -> nn.Module:
     """Build the projection head, which is used only in training."""
-    head = nn.Sequential(nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, width))
+    head = nn.Sequential(
+        nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, width)
+    )
     return head.apply(initialize)
 
 
@@ -80,7 +100,8 @@ def draw_two_crops(video: CachedVideo, frames: int, rng: np.random.Generator) ->
     lengths = [min(video.frames, ceil(length * rng.uniform(1, 1.5))) for _ in range(2)]
     start = int(rng.integers(video.frames - lengths[0] + 1))
     reach = int((1 - OVERLAP) * length)
-    low, high = max(0, start - reach), min(video.frames - lengths[1], start + reach)
+    low = max(0, start - reach)
+    high = min(video.frames - lengths[1], start + reach)
     starts = [start, int(rng.integers(min(low, high), high + 1))]
     return [
         Draw(video, first, first + length, draw_rows(length, frames, rng), min(length, frames))
@@ -92,24 +113,29 @@ def draw_two_crops(video: CachedVideo, frames: int, rng: np.random.Generator) ->
 def sequence_contrastive_loss(
     z: Tensor, frames: Tensor, padding: Tensor, *, variance: float = 10.0, temperature: float = 0.1
 ) -> Tensor:
-    """Sequence contrastive loss between two crops: the KL divergence of predictions p from targets q.
+    """Sequence contrastive loss between two crops: the KL divergence of predictions p from targets
+    q.
 
     For frame i of one crop and frames j of the other, q_ij ∝ exp(-(a_i - b_j)² / 2 variance) and
-    p_ij ∝ exp(z_i·z_j / temperature). The loss Σ_j q_ij (log q_ij - log(p_ij + 1e-6)) is averaged over the frames i of
-    both crops, then over the items.
+    p_ij ∝ exp(z_i·z_j / temperature). The loss Σ_j q_ij (log q_ij - log(p_ij + 1e-6)) is averaged
+    over the frames i of both crops, then over the items.
 
-    Shapes: unit vectors z (2, B, T, D), frame indices a and b within the video (2, B, T), padding (2, B, T). Padded
-    frames have no loss and q = 0, but enter the denominator of p with weight 1e-6, as in the published code.
+    Shapes: unit vectors z (2, B, T, D), frame indices a and b within the video (2, B, T), padding
+    (2, B, T). Padded frames have no loss and q = 0, but enter the denominator of p with weight
+    1e-6, as in the published code.
     """
     other_padding = padding.flip(0)[:, :, None]
 
     logits = z @ z.flip(0).mT / temperature  # (2, B, T, T)
     own = (z @ z.mT / temperature + log(SMALL)).masked_fill(~padding[:, :, None], -torch.inf)
-    weighted = torch.cat([logits + log(SMALL) * other_padding.to(z.dtype), own], dim=-1)  # (2, B, T, 2 T)
+    # (2, B, T, 2 T).
+    weighted = torch.cat([logits + log(SMALL) * other_padding.to(z.dtype), own], dim=-1)
     p = (logits - weighted.logsumexp(dim=-1, keepdim=True)).exp()
 
     apart = (frames[..., None] - frames.flip(0)[:, :, None]).to(z.dtype)
-    target_logits = (-apart.square() / (2 * variance)).masked_fill(other_padding, torch.finfo(z.dtype).min)
+    target_logits = (-apart.square() / (2 * variance)).masked_fill(
+        other_padding, torch.finfo(z.dtype).min
+    )
     q = target_logits.softmax(dim=-1).masked_fill(other_padding, 0)
     costs = (torch.xlogy(q, q) - q * (p + SMALL).log()).sum(dim=-1)
     return ((costs * ~padding).sum(dim=(0, 2)) / (~padding).sum(dim=(0, 2)).clamp(min=1)).mean()

@@ -1,4 +1,6 @@
-"""Global temporal alignment (Hadji et al., CVPR 2021): soft DTW between two videos, with a cycle-consistency loss."""
+"""Global temporal alignment (Hadji et al., CVPR 2021): soft DTW between two videos, with a
+cycle-consistency loss.
+"""
 
 from typing import Any, ClassVar, Literal
 
@@ -23,7 +25,9 @@ class GtaSettings(base.PairSettings):
 
     method: Literal["gta"] = "gta"
     # False as in the original code; AE2's code corresponds to True
-    unnormalized: bool = Field(False, description="Use AE2's variant: raw embeddings, loss scaled by 0.01.")
+    unnormalized: bool = Field(
+        False, description="Use AE2's variant: raw embeddings, loss scaled by 0.01."
+    )
     # The defaults of these two settings are from the published code.
     temperature: Temperature = 0.1
     gamma: Positive = Field(0.1, description="Smoothing parameter of soft DTW.")
@@ -37,12 +41,15 @@ class Gta(base.PairMethod):
     settings_class = GtaSettings
     settings: GtaSettings
 
-    def __init__(self, width: int, settings: GtaSettings, training: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, width: int, settings: GtaSettings, training: dict[str, Any] | None = None
+    ) -> None:
         super().__init__(width, settings, training)
         self.unit_norm = not settings.unnormalized
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
-        s, z = self.settings, self.backbone(clips, generator)
+        s = self.settings
+        z = self.backbone(clips, generator)
         if self.unit_norm:
             z = [F.normalize(at_least_float32(latents), dim=-1) for latents in z]
         cycle, alignment = gta_losses(
@@ -70,25 +77,33 @@ def gta_losses(
 ) -> tuple[Tensor, Tensor]:
     """Compute GTA's cycle loss and alignment loss; their sum is minimized.
 
-    R(A,B) is the soft DTW table of A and B with matching costs normalized over the frames of A; its last cell is the
-    alignment cost. S(R) is the softmax of -R over its rows. P = (S(R(A,B)) S(R(B,A)))ᵀ, (T, T), contains the
-    probabilities that frame i of A returns to frame k. The losses are the batch means of
+    R(A,B) is the soft DTW table of A and B with matching costs normalized over the frames of A; its
+    last cell is the alignment cost. S(R) is the softmax of -R over its rows. P = (S(R(A,B))
+    S(R(B,A)))ᵀ, (T, T), contains the probabilities that frame i of A returns to frame k. The losses
+    are the batch means of
 
-        mean_i CE(softmax_k(P_ik), i; smoothed) and alignment_weight (last cell of R(A,B) + last cell of R(B,A)).
+        mean_i CE(softmax_k(P_ik), i; smoothed) and alignment_weight (last cell of R(A,B) + last
+        cell of R(B,A)).
 
-    The cross-entropy takes the probabilities P as logits, as published, so even a perfect cycle has a nonzero loss.
+    The cross-entropy takes the probabilities P as logits, as published, so even a perfect cycle has
+    a nonzero loss.
 
     Shapes: A (B, T, D), B (B, S, D), trailing padding (B, T) and (B, S). Padded frames are ignored.
     """
     there = matching_costs(first, second, temperature, first_padding)  # (B, T, S)
     back = matching_costs(second, first, temperature, second_padding)  # (B, S, T)
     there, back = soft_dtw_tables([there, back], gamma)
-    returns = _softmax_over_rows(back, second_padding) @ _softmax_over_rows(there, first_padding)  # (B, T, T)
+    # (B, T, T).
+    returns = _softmax_over_rows(back, second_padding) @ _softmax_over_rows(there, first_padding)
     own = base.own_frame_cross_entropy(returns, first_padding, label_smoothing)  # (B, T)
-    costs = final_costs(there, first_padding, second_padding) + final_costs(back, second_padding, first_padding)
+    costs = final_costs(there, first_padding, second_padding) + final_costs(
+        back, second_padding, first_padding
+    )
     return scale * mean_over_items(own, ~first_padding), scale * alignment_weight * costs.mean()
 
 
 def _softmax_over_rows(table: Tensor, padding: Tensor) -> Tensor:
-    """Compute the transposed softmax (B, S, T) of negated tables (B, T, S) over the rows that are not padding."""
+    """Compute the transposed softmax (B, S, T) of negated tables (B, T, S) over the rows that are
+    not padding.
+    """
     return hide_padding(-table.mT, padding).softmax(dim=-1)

@@ -17,8 +17,9 @@ from byov.train.settings import NonNegative, Temperature
 
 CycleLoss = Literal["variance", "mse", "classification"]
 
-# A standard deviation of 1% of the video is less than the distance between two sampled frames. The published code has
-# no lower bound, so the loss of a hard match, which has variance 0, is infinite if wrong and NaN if right.
+# A standard deviation of 1% of the video is less than the distance between two sampled frames. The
+# published code has no lower bound, so the loss of a hard match, which has variance 0, is infinite
+# if wrong and NaN if right.
 MIN_VARIANCE = 1e-4
 
 
@@ -32,7 +33,9 @@ class TccSettings(base.PairSettings):
     temperature: Temperature = 0.1
     variance_weight: NonNegative = Field(0.001, description="Weight of the log-variance term.")
 
-    VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {"tcc_loss": {"mse": "mse", "classification": "classification"}}
+    VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {
+        "tcc_loss": {"mse": "mse", "classification": "classification"}
+    }
 
 
 class Tcc(base.PairMethod):
@@ -42,7 +45,8 @@ class Tcc(base.PairMethod):
     settings: TccSettings
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
-        s, z = self.settings, self.backbone(clips, generator)
+        s = self.settings
+        z = self.backbone(clips, generator)
         there, back = (
             tcc_loss(
                 z[home],
@@ -74,33 +78,43 @@ def tcc_loss(
 ) -> Tensor:
     """Mean loss over the cycles from each frame of `home` to `away` and back.
 
-    With s(x, y) = -‖x - y‖² / (D temperature): ũ_i = Σ_j softmax_j(s(u_i, v_j)) v_j and
-    β_i = softmax_k(s(ũ_i, u_k)). With μ_i = Σ_k β_ik t_k and var_i = Σ_k β_ik (t_k - μ_i)², the loss of frame i is
+    With s(x, y) = -‖x - y‖² / (D temperature): ũ_i = Σ_j softmax_j(s(u_i, v_j)) v_j and β_i =
+    softmax_k(s(ũ_i, u_k)). With μ_i = Σ_k β_ik t_k and var_i = Σ_k β_ik (t_k - μ_i)², the loss of
+    frame i is
 
     - "variance": (t_i - μ_i)² / var_i + variance_weight log var_i, where var_i is at least 1e-4;
     - "mse": (t_i - μ_i)²;
     - "classification": the cross-entropy of β_i with frame i, with label smoothing.
 
-    Shapes: u (N, T, D), v (N, S, D), times t from 0 to 1 (N, T), paddings (N, T) and (N, S). Padded frames are never
-    matched and have no loss.
+    Shapes: u (N, T, D), v (N, S, D), times t from 0 to 1 (N, T), paddings (N, T) and (N, S). Padded
+    frames are never matched and have no loss.
     """
     times = times.to(home.dtype)
-    origin = home[:, :1].detach()  # float32 cannot resolve differences between points far from the origin
-    home, away = home - origin, away - origin
-    there = hide_padding(_logits(home, away, temperature), away_padding).softmax(dim=-1)  # (N, T, S)
+    # float32 cannot resolve differences between points far from the origin.
+    origin = home[:, :1].detach()
+    home = home - origin
+    away = away - origin
+    # (N, T, S).
+    there = hide_padding(_logits(home, away, temperature), away_padding).softmax(dim=-1)
     logits = _logits(there @ away, home, temperature)  # (N, T, T)
     if loss == "classification":
-        return mean_over_items(base.own_frame_cross_entropy(logits, home_padding, label_smoothing), ~home_padding)
+        return mean_over_items(
+            base.own_frame_cross_entropy(logits, home_padding, label_smoothing), ~home_padding
+        )
     back = hide_padding(logits, home_padding).softmax(dim=-1)
     mean = (back @ times[..., None]).squeeze(-1)  # (N, T)
     error = (times - mean).square()
     if loss == "mse":
         return mean_over_items(error, ~home_padding)
-    variance = (back * (times[:, None] - mean[..., None]).square()).sum(dim=-1).clamp(min=MIN_VARIANCE)
+    variance = (
+        (back * (times[:, None] - mean[..., None]).square()).sum(dim=-1).clamp(min=MIN_VARIANCE)
+    )
     return mean_over_items(error / variance + variance_weight * variance.log(), ~home_padding)
 
 
 def _logits(rows: Tensor, columns: Tensor, temperature: float) -> Tensor:
-    """Compute (N, T, S) logits from scaled squared distances, omitting -‖row‖², which is constant in each row."""
+    """Compute (N, T, S) logits from scaled squared distances, omitting -‖row‖², which is constant
+    in each row.
+    """
     products = 2 * (rows @ columns.mT) - columns.square().sum(dim=-1)[:, None]
     return products / (rows.shape[-1] * temperature)

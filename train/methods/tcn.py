@@ -1,4 +1,6 @@
-"""Time-contrastive networks (Sermanet et al., ICRA 2018): embed frames of the same moment close together."""
+"""Time-contrastive networks (Sermanet et al., ICRA 2018): embed frames of the same moment close
+together.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,15 +14,25 @@ from torch import Tensor
 
 from byov.train import sampling
 from byov.train.feature_store import CachedVideo
-from byov.train.methods.base import BackboneMethod, BackboneMethodSettings, Losses, hide_padding, mean_over_items
+from byov.train.methods.base import (
+    BackboneMethod,
+    BackboneMethodSettings,
+    Losses,
+    hide_padding,
+    mean_over_items,
+)
 from byov.train.networks import at_least_float32, full_precision
 from byov.train.sampling import Batch, Draw, Sampler, draw_part, draw_rows
 from byov.train.settings import LARGEST, WHOLE_VIDEO, NonNegative
 
-WINDOW = 5  # single-view n-pairs: maximum distance of positives in frames, from the TCC authors' code
-SPAN = 580  # multi-view: maximum number of consecutive frames to sample from, as in the TCN authors' code
-POSITIVE_RADIUS = 6  # single-view triplets: maximum distance of positives in frames, from the TCN authors' code
-NEGATIVE_RADIUS = 12  # single-view triplets: negatives are farther apart than this, as in the TCN authors' code
+# single-view n-pairs: maximum distance of positives in frames, from the TCC authors' code.
+WINDOW = 5
+# multi-view: maximum number of consecutive frames to sample from, as in the TCN authors' code.
+SPAN = 580
+# single-view triplets: maximum distance of positives in frames, from the TCN authors' code.
+POSITIVE_RADIUS = 6
+# single-view triplets: negatives are farther apart than this, as in the TCN authors' code.
+NEGATIVE_RADIUS = 12
 
 
 class TcnSettings(BackboneMethodSettings):
@@ -30,13 +42,18 @@ class TcnSettings(BackboneMethodSettings):
     method: Literal["tcn"] = "tcn"
     tcn: Literal["single", "multi", "unpaired"] = Field(
         "single",
-        description="Positive for a frame: a slightly earlier frame, the same instant in the other view, or the same "
+        description="Positive for a frame: a slightly earlier frame, the same instant in the other "
+        "view, or the same "
         "normalized time in any video of the other view.",
     )
     # n-pairs is used in the TCC authors' code and in the TCN authors' published settings
-    tcn_loss: Literal["npairs", "triplet"] = Field("npairs", description="N-pairs or semi-hard triplet loss.")
+    tcn_loss: Literal["npairs", "triplet"] = Field(
+        "npairs", description="N-pairs or semi-hard triplet loss."
+    )
     # default margin from the TCN authors' code
-    margin: NonNegative = Field(0.2, description="Margin of the hinge loss (ae2-alignment) or triplet loss (tcn).")
+    margin: NonNegative = Field(
+        0.2, description="Margin of the hinge loss (ae2-alignment) or triplet loss (tcn)."
+    )
 
     VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {
         "tcn": {"single": "single-view", "multi": "multi-view", "unpaired": "unpaired multi-view"},
@@ -49,7 +66,9 @@ class TcnSettings(BackboneMethodSettings):
 
     @classmethod
     def presets(cls, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        single_triplets = given.get("tcn", "single") == "single" and given.get("tcn_loss") == "triplet"
+        single_triplets = (
+            given.get("tcn", "single") == "single" and given.get("tcn_loss") == "triplet"
+        )
         frames = {"frames": 36} if single_triplets else {}  # default in the TCN authors' code
         return super().presets(dataset, given) | frames
 
@@ -59,7 +78,10 @@ class TcnSettings(BackboneMethodSettings):
             raise ValueError(f"--tcn {self.tcn} compares whole videos; omit --crop")
         apart = NEGATIVE_RADIUS + 1
         if (self.tcn, self.tcn_loss) == ("single", "triplet") and self.frames <= apart:
-            raise ValueError(f"single-view triplets need two frames {apart} apart; use --frames {apart + 1} or more")
+            raise ValueError(
+                f"single-view triplets need two frames {apart} apart; use --frames {apart + 1} or "
+                "more"
+            )
         return self
 
 
@@ -69,43 +91,62 @@ class Tcn(BackboneMethod):
     settings_class = TcnSettings
     settings: TcnSettings
 
-    def __init__(self, width: int, settings: TcnSettings, training: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, width: int, settings: TcnSettings, training: dict[str, Any] | None = None
+    ) -> None:
         super().__init__(width, settings, training)
         self.unit_norm = settings.tcn_loss == "triplet"
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
-        s, context = self.settings, self.backbone.context
+        s = self.settings
+        context = self.backbone.context
         if s.tcn == "single":
-            pick_video, draw = sampling.pick_one(videos), draw_consecutive if s.tcn_loss == "triplet" else draw_earlier
-            return Sampler(videos, lambda rng: draw(pick_video(rng), s.frames, s.crop, rng), context)
+            pick_video = sampling.pick_one(videos)
+            draw = draw_consecutive if s.tcn_loss == "triplet" else draw_earlier
+            return Sampler(
+                videos, lambda rng: draw(pick_video(rng), s.frames, s.crop, rng), context
+            )
         if s.tcn == "multi":
             reason = "--tcn multi needs them (--tcn unpaired does not)"
-            pick, span = sampling.pick_synchronized(videos, reason), SPAN
+            pick = sampling.pick_synchronized(videos, reason)
+            span = SPAN
         else:
             reason = "--tcn unpaired needs both views"
-            pick, span = sampling.pick_views(videos, reason), LARGEST
-        return Sampler(videos, lambda rng: draw_same_times(*pick(rng), s.frames, span, rng), context)
+            pick = sampling.pick_views(videos, reason)
+            span = LARGEST
+        return Sampler(
+            videos, lambda rng: draw_same_times(*pick(rng), s.frames, span, rng), context
+        )
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
-        s, z = self.settings, self.backbone(clips, generator)
+        s = self.settings
+        z = self.backbone(clips, generator)
         if s.tcn_loss == "npairs":
-            (anchors, positives), labels = z, None
+            (anchors, positives) = z
+            labels = None
             if s.tcn != "single":  # the view of each anchor is random
                 labels = clips[1].index
                 swap = (clips[0].rand(clips[0].sampled, generator=generator) < 0.5)[..., None]
-                anchors, positives = torch.where(swap, positives, anchors), torch.where(swap, anchors, positives)
+                anchors, positives = (
+                    torch.where(swap, positives, anchors),
+                    torch.where(swap, anchors, positives),
+                )
             return {"loss": npairs(anchors, positives, clips[0].padding, labels=labels)}
         if s.tcn == "single":
-            times, radii = clips[0].frame, (POSITIVE_RADIUS, NEGATIVE_RADIUS)
+            times = clips[0].frame
+            radii = (POSITIVE_RADIUS, NEGATIVE_RADIUS)
         else:  # ego frames that map to the same frame of a short exo video count as one moment
-            times, radii = clips[1].index.repeat(1, 2), (0, 0)
+            times = clips[1].index.repeat(1, 2)
+            radii = (0, 0)
         positive, negative = positive_and_negative(times, *radii)
         padding = torch.cat([clip.padding for clip in clips], dim=1)
         unit = F.normalize(at_least_float32(torch.cat(list(z), dim=1)), dim=-1)
         return {"loss": semi_hard_triplets(unit, positive, negative, padding, margin=s.margin)}
 
 
-def draw_earlier(video: CachedVideo, frames: int, crop: tuple[float, float], rng: np.random.Generator) -> list[Draw]:
+def draw_earlier(
+    video: CachedVideo, frames: int, crop: tuple[float, float], rng: np.random.Generator
+) -> list[Draw]:
     """Draw anchors and, for each of them, a positive up to 5 frames earlier in the clip."""
     anchors = sampling.draw_clip(video, frames, crop, rng)
     earlier = anchors.rows - rng.integers(1, WINDOW + 1, len(anchors.rows))
@@ -122,10 +163,15 @@ def draw_consecutive(
     return [Draw(video, first, end, rows, min(frames, end - first))]
 
 
-def draw_same_times(ego: CachedVideo, exo: CachedVideo, frames: int, span: int, rng: np.random.Generator) -> list[Draw]:
-    """Draw ego frames from up to `span` consecutive frames, and the exo frames at the same normalized times."""
+def draw_same_times(
+    ego: CachedVideo, exo: CachedVideo, frames: int, span: int, rng: np.random.Generator
+) -> list[Draw]:
+    """Draw ego frames from up to `span` consecutive frames, and the exo frames at the same
+    normalized times.
+    """
     length = min(ego.frames, span)
-    start, sampled = int(rng.integers(ego.frames - length + 1)), min(length, frames)
+    start = int(rng.integers(ego.frames - length + 1))
+    sampled = min(length, frames)
     chosen = start + np.concatenate([[0, length - 1], draw_rows(length, frames, rng)])
     first, last, *rows = sampling.same_time_frames(chosen, ego, exo)
     return [
@@ -143,12 +189,14 @@ def npairs(
     regularization: float = 0.002,  # value in the TCC authors' code
     labels: Tensor | None = None,
 ) -> Tensor:
-    """N-pairs loss: cross-entropy of matching each anchor to its positive among all positives of the item.
+    """N-pairs loss: cross-entropy of matching each anchor to its positive among all positives of
+    the item.
 
-    mean_i CE(softmax_j x_i·y_j, i) + regularization / 4 (mean_i ‖x_i‖² + mean_i ‖y_i‖²), averaged over the items.
+    mean_i CE(softmax_j x_i·y_j, i) + regularization / 4 (mean_i ‖x_i‖² + mean_i ‖y_i‖²), averaged
+    over the items.
 
-    Shapes: anchors x and positives y (B, n, D), padding (B, n), labels (B, n). Target probability is split equally
-    between positives with the same label. Padded pairs are ignored.
+    Shapes: anchors x and positives y (B, n, D), padding (B, n), labels (B, n). Target probability
+    is split equally between positives with the same label. Padded pairs are ignored.
     """
     x, y = (side.masked_fill(padding[..., None], 0) for side in (anchors, positives))
     log_probabilities = hide_padding(x @ y.mT, padding).log_softmax(dim=-1)  # (B, n, n)
@@ -161,8 +209,12 @@ def npairs(
     return mean_over_items(regularization / 4 * squared_norms - own, ~padding)
 
 
-def positive_and_negative(times: Tensor, positive_radius: int, negative_radius: int) -> tuple[Tensor, Tensor]:
-    """Return masks (B, n, n) of frame pairs at most positive_radius apart, and more than negative_radius apart."""
+def positive_and_negative(
+    times: Tensor, positive_radius: int, negative_radius: int
+) -> tuple[Tensor, Tensor]:
+    """Return masks (B, n, n) of frame pairs at most positive_radius apart, and more than
+    negative_radius apart.
+    """
     apart = (times[:, :, None] - times[:, None]).abs()  # (B, n, n)
     itself = torch.eye(times.shape[1], dtype=torch.bool, device=times.device)
     return (apart <= positive_radius) & ~itself, apart > negative_radius
@@ -174,11 +226,13 @@ def semi_hard_triplets(
 ) -> Tensor:
     """Semi-hard triplet loss.
 
-    With d_ij = ‖z_i - z_j‖², the loss of a positive pair (i, j) is max(0, margin + d_ij - d_ik), where k is the nearest
-    of i's negatives that is farther from i than j, or the farthest negative if there is none. It is averaged over the
-    positive pairs whose anchor i has a negative (0 if there are none), then over the items.
+    With d_ij = ‖z_i - z_j‖², the loss of a positive pair (i, j) is max(0, margin + d_ij - d_ik),
+    where k is the nearest of i's negatives that is farther from i than j, or the farthest negative
+    if there is none. It is averaged over the positive pairs whose anchor i has a negative (0 if
+    there are none), then over the items.
 
-    Shapes: unit vectors z (B, n, D), masks of positive and negative pairs (B, n, n), padding (B, n), which is ignored.
+    Shapes: unit vectors z (B, n, D), masks of positive and negative pairs (B, n, n), padding (B,
+    n), which is ignored.
     """
     z = embeddings.masked_fill(padding[..., None], 0)
     squares = z.square().sum(dim=-1)

@@ -1,8 +1,8 @@
 """Timeline: pull together frames of different videos that show the same progress of the action.
 
-Progress labels come from aligning the training videos of each view (train/progress.py), without annotations. Training
-clips are random parts of videos, so that progress cannot be inferred from the position in the clip. A second term,
-CARL's loss, compares two parts of the same video.
+Progress labels come from aligning the training videos of each view (train/progress.py), without
+annotations. Training clips are random parts of videos, so that progress cannot be inferred from the
+position in the clip. A second term, CARL's loss, compares two parts of the same video.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,13 @@ from torch import Tensor
 
 from byov.train import settings as shared
 from byov.train.feature_store import CachedVideo
-from byov.train.methods.base import BackboneMethod, BackboneMethodSettings, Losses, ReadFeatures, mean_over_items
+from byov.train.methods.base import (
+    BackboneMethod,
+    BackboneMethodSettings,
+    Losses,
+    ReadFeatures,
+    mean_over_items,
+)
 from byov.train.methods.carl import build_projection, sequence_contrastive_loss
 from byov.train.networks import at_least_float32, full_precision
 from byov.train.progress import aligned_progress
@@ -28,23 +34,42 @@ RUNNING_DEVIATION = 0.01  # added to the deviation to avoid division by zero in 
 class TimelineSettings(BackboneMethodSettings):
     """Timeline settings. Defaults were chosen on val splits (docs/methods.md)."""
 
-    summary = "similar embeddings for frames at the same progress of the action; each video must show the action once."
+    summary = (
+        "similar embeddings for frames at the same progress of the action; each video must "
+        "show the action once."
+    )
     name = "Timeline"
     VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {"online": {True: "online"}}
 
     method: Literal["timeline"] = "timeline"
     progress_labels: Literal["aligned", "linear"] = Field(
-        "aligned", description="Progress labels: from aligning the videos of a view, or normalized time."
+        "aligned",
+        description="Progress labels: from aligning the videos of a view, or normalized time.",
     )
-    label_weight: shared.NonNegative = Field(0.3, description="Weight of the losses based on progress labels.")
-    intra_weight: shared.NonNegative = Field(1.0, description="Weight of the contrastive loss within a video.")
+    label_weight: shared.NonNegative = Field(
+        0.3, description="Weight of the losses based on progress labels."
+    )
+    intra_weight: shared.NonNegative = Field(
+        1.0, description="Weight of the contrastive loss within a video."
+    )
     clips: int = Field(
-        8, ge=4, le=shared.LARGEST, description="Clips per item: two from each video; half of the videos are ego."
+        8,
+        ge=4,
+        le=shared.LARGEST,
+        description="Clips per item: two from each video; half of the videos are ego.",
     )
-    whole: shared.Fraction = Field(0.3, description="Probability that a clip is the whole video instead of a part.")
-    online: bool = Field(False, description="Embed each frame using only the frames up to it, for live video.")
-    sigma: shared.Positive = Field(0.05, description="Standard deviation of the target distribution over progress.")
-    variance: shared.Positive = Field(10.0, description="Variance of the target distribution, in squared frames.")
+    whole: shared.Fraction = Field(
+        0.3, description="Probability that a clip is the whole video instead of a part."
+    )
+    online: bool = Field(
+        False, description="Embed each frame using only the frames up to it, for live video."
+    )
+    sigma: shared.Positive = Field(
+        0.05, description="Standard deviation of the target distribution over progress."
+    )
+    variance: shared.Positive = Field(
+        10.0, description="Variance of the target distribution, in squared frames."
+    )
     temperature: shared.Temperature = 0.1
     feature_dropout: shared.FeatureDropout = 0.3
     backbone: shared.Backbone = "transformer"
@@ -67,25 +92,34 @@ class TimelineSettings(BackboneMethodSettings):
     @model_validator(mode="after")
     def _two_parts_per_video(self) -> Self:
         if self.clips % 2:
-            raise ValueError(f"clips is {self.clips}; it must be even, because each video has two clips")
+            raise ValueError(
+                f"clips is {self.clips}; it must be even, because each video has two clips"
+            )
         if self.online and self.backbone != "transformer":
-            raise ValueError(f"--online needs the transformer backbone; the backbone is {self.backbone}")
+            raise ValueError(
+                f"--online needs the transformer backbone; the backbone is {self.backbone}"
+            )
         return self
 
 
 class Timeline(BackboneMethod):
-    """Contrastive losses between clips of different videos, regardless of view, and between two clips of each video."""
+    """Contrastive losses between clips of different videos, regardless of view, and between two
+    clips of each video.
+    """
 
     settings_class = TimelineSettings
     settings: TimelineSettings
     unit_norm = True
     needs_whole_batch = "its BatchNorm layers need the whole batch"
 
-    def __init__(self, width: int, settings: TimelineSettings, training: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, width: int, settings: TimelineSettings, training: dict[str, Any] | None = None
+    ) -> None:
         super().__init__(width, settings, training)
         self.projection = build_projection(settings.latent)
         self.progress: Tensor
-        self.register_buffer("progress", torch.empty(0, 0), persistent=False)  # (num_videos, max_frames)
+        # (num_videos, max_frames).
+        self.register_buffer("progress", torch.empty(0, 0), persistent=False)
 
     def standardize(self, features: Tensor) -> Tensor:
         is_running = self.settings.online and self.settings.standardize == "video"
@@ -98,18 +132,23 @@ class Timeline(BackboneMethod):
         """Compute the progress labels of the training videos."""
         super().start_training(videos, read)
         if self.settings.progress_labels == "aligned":
-            labels = aligned_progress(videos, [video.view for video in videos], read, self.settings.seed)
+            labels = aligned_progress(
+                videos, [video.view for video in videos], read, self.settings.seed
+            )
         else:
             labels = [torch.linspace(0, 1, video.frames) for video in videos]
         padded = torch.nn.utils.rnn.pad_sequence(labels, batch_first=True)
         self.progress = padded.to(self.progress.device)
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
-        s, pick = self.settings, pick_several(videos, self.settings.clips // 2)
+        s = self.settings
+        pick = pick_several(videos, self.settings.clips // 2)
 
         def draw_item(rng: np.random.Generator) -> list[Draw]:
             return [
-                draw_clip(video, s.frames, shared.WHOLE_VIDEO if rng.random() < s.whole else s.crop, rng)
+                draw_clip(
+                    video, s.frames, shared.WHOLE_VIDEO if rng.random() < s.whole else s.crop, rng
+                )
                 for video in 2 * pick(rng)
             ]
 
@@ -118,12 +157,17 @@ class Timeline(BackboneMethod):
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
         s = self.settings
         dropped = [clip.feature_dropout(s.feature_dropout, generator) for clip in clips]
-        latents = at_least_float32(torch.stack(self.backbone(dropped, generator), dim=1))  # (B, C, T, D)
+        # (B, C, T, D).
+        latents = at_least_float32(torch.stack(self.backbone(dropped, generator), dim=1))
         frames = torch.stack([clip.frame for clip in clips], dim=1)  # (B, C, T)
         padding = torch.stack([clip.padding for clip in clips], dim=1)
-        progress = torch.stack([self.progress[clip.video[:, None], clip.frame] for clip in clips], dim=1)
+        progress = torch.stack(
+            [self.progress[clip.video[:, None], clip.frame] for clip in clips], dim=1
+        )
         z = F.normalize(latents, dim=-1)
-        each, every = timeline_losses(z, progress, padding, sigma=s.sigma, temperature=s.temperature)
+        each, every = timeline_losses(
+            z, progress, padding, sigma=s.sigma, temperature=s.temperature
+        )
         projected = F.normalize(self.projection(latents.flatten(0, 2)).view(latents.shape), dim=-1)
         # Clips c and c + C/2 come from the same video.
         parts = (torch.stack(x.chunk(2, dim=1)).flatten(1, 2) for x in (projected, frames, padding))
@@ -133,7 +177,9 @@ class Timeline(BackboneMethod):
 
 
 def running_standardize(features: Tensor) -> Tensor:
-    """Standardize each frame of (T, width) features by the mean and standard deviation of the frames up to it."""
+    """Standardize each frame of (T, width) features by the mean and standard deviation of the
+    frames up to it.
+    """
     x = features - features[0]  # reduces rounding errors
     count = torch.arange(1, x.shape[0] + 1, device=x.device)[:, None]
     mean = x.cumsum(dim=0) / count
@@ -145,16 +191,19 @@ def running_standardize(features: Tensor) -> Tensor:
 def timeline_losses(
     z: Tensor, progress: Tensor, padding: Tensor, *, sigma: float, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """Cross-entropy of matching frames at the same progress, within each clip and across all clips of other videos.
+    """Cross-entropy of matching frames at the same progress, within each clip and across all clips
+    of other videos.
 
-    For frame i and frames j in clips of other videos, the target is q_ij ∝ exp(-(s_i - s_j)² / 2 sigma²) and the
-    prediction p_ij ∝ exp(z_i·z_j / temperature). Both losses are averaged over the frames of an item, then over items.
+    For frame i and frames j in clips of other videos, the target is q_ij ∝ exp(-(s_i - s_j)² / 2
+    sigma²) and the prediction p_ij ∝ exp(z_i·z_j / temperature). Both losses are averaged over the
+    frames of an item, then over items.
 
-    Shapes: unit vectors z (B, C, T, D), progress s (B, C, T), padding (B, C, T). Clips c and c + C/2 come from the same
-    video. Padded frames are ignored.
+    Shapes: unit vectors z (B, C, T, D), progress s (B, C, T), padding (B, C, T). Clips c and c +
+    C/2 come from the same video. Padded frames are ignored.
     """
     batch, clips, frames = progress.shape
-    rows, columns = z.flatten(1, 2), z.flatten(1, 2).mT  # (B, C T, D), (B, D, C T)
+    rows = z.flatten(1, 2)
+    columns = z.flatten(1, 2).mT  # (B, C T, D), (B, D, C T)
     logits = (rows @ columns / temperature).view(batch, clips, frames, clips, frames)
     apart = progress[:, :, :, None, None] - progress[:, None, None]
     target_logits = -apart.square() / (2 * sigma**2)  # (B, C, T, C, T)
@@ -163,14 +212,18 @@ def timeline_losses(
     same = (video[:, None] == video)[:, None, :, None]  # (C, 1, C, 1)
     counted = ~(padding[:, :, :, None] | same[..., 0])  # (B, C, T, C)
     each = soft_cross_entropy(logits, target_logits, hidden)
-    every = soft_cross_entropy(logits.flatten(3), target_logits.flatten(3), (hidden | same).flatten(3))
+    every = soft_cross_entropy(
+        logits.flatten(3), target_logits.flatten(3), (hidden | same).flatten(3)
+    )
     return mean_over_items(each, counted), mean_over_items(every, ~padding)
 
 
 def soft_cross_entropy(logits: Tensor, target_logits: Tensor, hidden: Tensor) -> Tensor:
-    """Cross-entropy of the prediction softmax(logits) relative to the target softmax(target_logits).
+    """Cross-entropy of the prediction softmax(logits) relative to the target
+    softmax(target_logits).
 
-    Shapes: logits, target logits and hidden (..., n), result (...). Hidden entries have probability 0 in both.
+    Shapes: logits, target logits and hidden (..., n), result (...). Hidden entries have probability
+    0 in both.
     """
     target = target_logits.masked_fill(hidden, -torch.inf).softmax(dim=-1)
     log_probabilities = logits.masked_fill(hidden, -torch.inf).log_softmax(dim=-1)

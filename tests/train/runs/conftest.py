@@ -1,4 +1,6 @@
-"""Fixtures for tests of training runs: small caches, tiny runs, and byov-train in child processes."""
+"""Fixtures for tests of training runs: small caches, tiny runs, and byov-train in child
+processes.
+"""
 
 import shutil
 from collections.abc import Callable
@@ -17,8 +19,17 @@ from byov.train.run import train_run
 from byov.train.settings import settings_classes
 
 ENCODER = "random/tiny"
-# The smallest settings that cover every code path: 4 steps per epoch, with validation and a checkpoint in each epoch.
-TINY = {"latent": 32, "depth": 1, "decoder_depth": 1, "heads": 4, "frames": 8, "clips": 4, "subset": 6}
+# The smallest settings that cover every code path: 4 steps per epoch, with validation and a
+# checkpoint in each epoch.
+TINY = {
+    "latent": 32,
+    "depth": 1,
+    "decoder_depth": 1,
+    "heads": 4,
+    "frames": 8,
+    "clips": 4,
+    "subset": 6,
+}
 TINY |= {"lr": 1e-3, "epochs": 3, "validate_every": 1}
 
 
@@ -53,7 +64,9 @@ def tiny_options(method: str) -> dict[str, Any]:
 
 def tiny_arguments(method: str) -> tuple[str, ...]:
     options = tiny_options(method).items()
-    return tuple(text for name, value in options for text in (f"--{name.replace('_', '-')}", str(value)))
+    return tuple(
+        text for name, value in options for text in (f"--{name.replace('_', '-')}", str(value))
+    )
 
 
 @pytest.fixture
@@ -72,7 +85,9 @@ def make_cache(
     encoder: str = ENCODER,
     labels: bool = True,
 ) -> Path:
-    """Write a dataset of videos <split>_<view>_<number>, given the numbers of ego and exo videos in each split."""
+    """Write a dataset of videos <split>_<view>_<number>, given the numbers of ego and exo videos in
+    each split.
+    """
     random = np.random.default_rng(0)
     names = [
         (split, view, f"{split}_{view}_{number}")
@@ -112,14 +127,20 @@ def cache(shared_cache: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def make_reference(shared_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Return a function that trains a tiny run of a method without interruption; its folder must not be changed."""
+def make_reference(
+    shared_cache: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
+    """Return a function that trains a tiny run of a method without interruption; its folder must
+    not be changed.
+    """
 
     @lru_cache
     def make(method: str) -> Path:
         torch.set_num_threads(1)
         runs_dir = tmp_path_factory.mktemp("reference")
-        train_run("toy", features_dir=shared_cache.parent, runs_dir=runs_dir, **tiny_options(method))
+        train_run(
+            "toy", features_dir=shared_cache.parent, runs_dir=runs_dir, **tiny_options(method)
+        )
         return runs_dir / "toy"
 
     return make

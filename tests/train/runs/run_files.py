@@ -17,7 +17,9 @@ def records(run: Path) -> list[dict[str, Any]]:
 
 
 def contents(run: Path) -> dict[str, bytes]:
-    """Return a dict mapping the names of a run's files to their contents, without the lock and the checkpoints."""
+    """Return a dict mapping the names of a run's files to their contents, without the lock and the
+    checkpoints.
+    """
     return {
         str(path.relative_to(run)): path.read_bytes()
         for path in sorted(run.rglob("*"))
@@ -42,7 +44,9 @@ def flip_bit(path: Path) -> None:
 
 @contextmanager
 def edited(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the content of a JSON file without its digest and save the changes, like a user who edits the file."""
+    """Yield the content of a JSON file without its digest and save the changes, like a user who
+    edits the file.
+    """
     content = json.loads(path.read_text())
     content.pop("file_sha256", None)
     yield content

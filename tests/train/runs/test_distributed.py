@@ -21,12 +21,15 @@ def test_partitions_cover_all_items_evenly(items, world_size):
 
 
 @pytest.mark.parametrize(
-    ("method", "options"), [("byov", {"recipe": "cycle"}), ("timeline", {"clips": 4, "backbone": "encoder"})]
+    ("method", "options"),
+    [("byov", {"recipe": "cycle"}), ("timeline", {"clips": 4, "backbone": "encoder"})],
 )
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_local_batches_are_parts_of_the_whole_batch(cache, method, options, world_size):
     data = open_training_data(cache.parent, None, None, 0.3)
-    settings = resolve_settings(method, "toy", {"frames": 8, "latent": 16, "heads": 2, "batch_size": 3, **options})
+    settings = resolve_settings(
+        method, "toy", {"frames": 8, "latent": 16, "heads": 2, "batch_size": 3, **options}
+    )
     model = build_method(data.width, settings)
 
     def batches(local):
@@ -59,11 +62,20 @@ def test_processes_come_from_the_environment_of_torchrun(monkeypatch):
     ("options", "message"),
     [
         ({"method": "carl", "batch_size": 2}, "carl cannot be trained in several processes"),
-        ({"method": "actor-observer", "batch_size": 2}, "actor-observer cannot be trained in several processes"),
+        (
+            {"method": "actor-observer", "batch_size": 2},
+            "actor-observer cannot be trained in several processes",
+        ),
         ({"batch_size": 1}, "--batch-size 1 is less than"),
     ],
 )
 def test_batches_that_cannot_be_divided_are_refused(cache, run, options, message):
     with pytest.raises(TrainError, match=message):
-        train_run("toy", features_dir=cache.parent, runs_dir=run.parent, processes=Processes(0, 2), **options)
+        train_run(
+            "toy",
+            features_dir=cache.parent,
+            runs_dir=run.parent,
+            processes=Processes(0, 2),
+            **options,
+        )
     assert not run.exists()

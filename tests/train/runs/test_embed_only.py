@@ -22,7 +22,15 @@ def test_new_videos_are_embedded(byov_train, finished, cache):
     features = np.random.default_rng(5).normal(size=(33, 16)).astype(np.float16)
     path = cache / "random--tiny" / "exo" / "new.h5"
     write_features(path, {0.3: features}, encoder="random/tiny", encoder_revision="0")
-    entry = {"id": "new", "view": "exo", "split": "test", "frames": 33, "fps": 30.0, "labels": None, "actions": None}
+    entry = {
+        "id": "new",
+        "view": "exo",
+        "split": "test",
+        "frames": 33,
+        "fps": 30.0,
+        "labels": None,
+        "actions": None,
+    }
     with edited(cache / "manifest.json") as manifest:
         manifest["videos"].append(entry)
     assert byov_train(*EMBED, "--json").json["embedding_files"] == 40 + 8
@@ -36,7 +44,9 @@ def test_embeddings_of_removed_videos_are_deleted(byov_train, finished, cache, s
         (cache / "random--tiny" / "ego" / "test_ego_0.h5").unlink()
     else:
         with edited(cache / "manifest.json") as manifest:
-            manifest["videos"] = [video for video in manifest["videos"] if video["id"] != "test_ego_0"]
+            manifest["videos"] = [
+                video for video in manifest["videos"] if video["id"] != "test_ego_0"
+            ]
     (finished / "embeddings" / "ego" / "notes.txt").write_text("not ours")
     assert byov_train(*EMBED).code == 0
     assert list(finished.rglob("test_ego_0*")) == []

@@ -21,7 +21,10 @@ from byov.train.methods.base import Method
 from byov.train.sampling import BatchSource
 from byov.train.settings import settings_of
 
-DIAGNOSTICS = {f"diagnostics/{name}" for name in ("self", "cross", "cross/other", "cross/reversed", "cross/mean")}
+DIAGNOSTICS = {
+    f"diagnostics/{name}"
+    for name in ("self", "cross", "cross/other", "cross/reversed", "cross/mean")
+}
 DIAGNOSTICS |= {f"diagnostics/trivial/{name}" for name in ("constant", "view", "video")}
 METRICS = {"map@10_ego2exo", "map@10_exo2ego", "retrieval", "trimmed", "both", "tau"}
 
@@ -40,13 +43,25 @@ def load_model(run, *, untrained):
 
 def same_weights(run, other, name="model-last.safetensors"):
     ours, theirs = (load_file(folder / name) for folder in (run, other))
-    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    return ours.keys() == theirs.keys() and all(
+        torch.equal(ours[name], theirs[name]) for name in ours
+    )
 
 
 def test_a_run_has_all_its_files(reference):
     protocols = ("", "-trimmed", "-online")
-    folders = {f"embeddings{untrained}{protocol}" for untrained in ("", "-untrained") for protocol in protocols}
-    files = {"config.json", "model.safetensors", "model-last.safetensors", "metrics.jsonl", "README.md"}
+    folders = {
+        f"embeddings{untrained}{protocol}"
+        for untrained in ("", "-untrained")
+        for protocol in protocols
+    }
+    files = {
+        "config.json",
+        "model.safetensors",
+        "model-last.safetensors",
+        "metrics.jsonl",
+        "README.md",
+    }
     assert {path.name for path in reference.iterdir()} == {*files, *folders, "checkpoint", ".lock"}
     checkpoints = sorted(path.name for path in (reference / "checkpoint").iterdir())
     assert checkpoints == ["step-000000008.safetensors", "step-000000012.safetensors"]
@@ -54,10 +69,24 @@ def test_a_run_has_all_its_files(reference):
 
 def test_metrics_have_a_record_of_the_untrained_model_and_of_each_epoch(reference):
     found = records(reference)
-    assert [(record["epoch"], record["step"]) for record in found] == [(0, 0), (1, 4), (2, 8), (3, 12)]
+    assert [(record["epoch"], record["step"]) for record in found] == [
+        (0, 0),
+        (1, 4),
+        (2, 8),
+        (3, 12),
+    ]
     assert found[0].keys() == {"epoch", "step", *METRICS, *DIAGNOSTICS}
     for record in found[1:]:
-        assert record.keys() == {"epoch", "step", "lr", "loss", "self", "cross", *METRICS, *DIAGNOSTICS}
+        assert record.keys() == {
+            "epoch",
+            "step",
+            "lr",
+            "loss",
+            "self",
+            "cross",
+            *METRICS,
+            *DIAGNOSTICS,
+        }
         assert record["loss"] == pytest.approx(record["self"] + record["cross"])
         assert record["lr"] == 1e-3
     assert found[3]["loss"] < found[1]["loss"]
@@ -65,30 +94,55 @@ def test_metrics_have_a_record_of_the_untrained_model_and_of_each_epoch(referenc
 
 @pytest.mark.parametrize("untrained", [False, True])
 def test_embeddings_are_those_of_the_model(reference, shared_cache, untrained):
-    """Check the embeddings of all videos, and those of sub-clips and prefixes of val and test videos."""
-    model, suffix = load_model(reference, untrained=untrained), "-untrained" if untrained else ""
+    """Check the embeddings of all videos, and those of sub-clips and prefixes of val and test
+    videos.
+    """
+    model = load_model(reference, untrained=untrained)
+    suffix = "-untrained" if untrained else ""
     digest = hashlib.sha256((reference / "model.safetensors").read_bytes()).hexdigest()
     written = set()
     for path in (shared_cache / "random--tiny").rglob("*.h5"):
-        features, seconds = read_array(path, "merged/0.3"), read_array(path, "pts_seconds")
-        view, clips = path.parent.name, {f"embeddings{suffix}/{path.parent.name}/{path.name}": (0, len(features) - 1)}
+        features = read_array(path, "merged/0.3")
+        seconds = read_array(path, "pts_seconds")
+        view = path.parent.name
+        clips = {f"embeddings{suffix}/{path.parent.name}/{path.name}": (0, len(features) - 1)}
         if not path.stem.startswith("train"):
             for first, last in trimmed_clips("toy", view, path.stem, len(features)):
-                clips[f"embeddings{suffix}-trimmed/{view}/{path.stem}@{first}-{last}.h5"] = (first, last)
+                clips[f"embeddings{suffix}-trimmed/{view}/{path.stem}@{first}-{last}.h5"] = (
+                    first,
+                    last,
+                )
             assert len(clips) == 3
-            online, source = read_embedding(reference / f"embeddings{suffix}-online" / view / path.name)
+            online, source = read_embedding(
+                reference / f"embeddings{suffix}-online" / view / path.name
+            )
             prefixes = [features[: end + 1] for end in prefix_ends(len(features))]
-            np.testing.assert_array_equal(online, [model.embed(prefix).numpy()[-1] for prefix in prefixes])
-            assert (source.first_frame, source.column_sha256) == (0, read_digest(path, "merged/0.3"))
+            np.testing.assert_array_equal(
+                online, [model.embed(prefix).numpy()[-1] for prefix in prefixes]
+            )
+            assert (source.first_frame, source.column_sha256) == (
+                0,
+                read_digest(path, "merged/0.3"),
+            )
         for name, (first, last) in clips.items():
             embedding, source = read_embedding(reference / name)
-            np.testing.assert_array_equal(embedding, model.embed(features[first : last + 1]).numpy())
-            np.testing.assert_array_equal(read_array(reference / name, "pts_seconds"), seconds[first : last + 1])
+            np.testing.assert_array_equal(
+                embedding, model.embed(features[first : last + 1]).numpy()
+            )
+            np.testing.assert_array_equal(
+                read_array(reference / name, "pts_seconds"), seconds[first : last + 1]
+            )
             assert (source.run, source.dataset, source.video) == ("toy", "toy", path.stem)
-            assert (source.first_frame, source.column_sha256) == (first, read_digest(path, "merged/0.3"))
+            assert (source.first_frame, source.column_sha256) == (
+                first,
+                read_digest(path, "merged/0.3"),
+            )
             assert (source.model_sha256 == digest) is not untrained
         written |= clips.keys()
-    found = {*reference.glob(f"embeddings{suffix}/*/*"), *reference.glob(f"embeddings{suffix}-trimmed/*/*")}
+    found = {
+        *reference.glob(f"embeddings{suffix}/*/*"),
+        *reference.glob(f"embeddings{suffix}-trimmed/*/*"),
+    }
     assert {str(path.relative_to(reference)) for path in found} == written
 
 
@@ -111,14 +165,21 @@ def training_loss(model, data):
         model.heads = None  # with score heads, the loss is relative to its running mean
     batches = BatchSource(model, model.sampler(videos), store)
     with torch.no_grad():
-        losses = [model(batches.batch(step), torch.Generator().manual_seed(step))["loss"] for step in range(12)]
+        losses = [
+            model(batches.batch(step), torch.Generator().manual_seed(step))["loss"]
+            for step in range(12)
+        ]
     return torch.stack(losses).mean()
 
 
-def test_a_run_of_every_method_learns_and_evaluates(reference_of_each, each_method, shared_cache, call, tmp_path):
+def test_a_run_of_every_method_learns_and_evaluates(
+    reference_of_each, each_method, shared_cache, call, tmp_path
+):
     assert f"method `{each_method}`" in (reference_of_each / "README.md").read_text()
     data = open_training_data(shared_cache.parent, None, None, 0.3)
-    trained, untrained = (load_model(reference_of_each, untrained=untrained) for untrained in (False, True))
+    trained, untrained = (
+        load_model(reference_of_each, untrained=untrained) for untrained in (False, True)
+    )
     trained.load_state_dict(load_file(reference_of_each / "model-last.safetensors"))
     assert training_loss(trained, data) < training_loss(untrained, data)
     shutil.copytree(reference_of_each, tmp_path / "runs" / "toy")
@@ -151,14 +212,21 @@ def test_the_kept_model_is_the_best_by_the_chosen_metric(byov_train, tiny, run, 
     assert training_record(run)["validation"] == {name: best[name] for name in METRICS}
     assert str(best["retrieval"]) in (run / "README.md").read_text()
     # A run that ends after the best epoch must have the same model.
-    assert byov_train("--run", "short", *tiny, "--epochs", best["epoch"], "--select", "last").code == 0
+    assert (
+        byov_train("--run", "short", *tiny, "--epochs", best["epoch"], "--select", "last").code == 0
+    )
     assert same_weights(run, run.parent / "short", "model.safetensors")
 
 
 def test_validation_schedule(byov_train, tiny, run):
-    assert byov_train("--run", "toy", *tiny, "--epochs", 5, "--validate-every", 2, "--warmup", 2).code == 0
+    assert (
+        byov_train("--run", "toy", *tiny, "--epochs", 5, "--validate-every", 2, "--warmup", 2).code
+        == 0
+    )
     assert [record["epoch"] for record in records(run) if "retrieval" in record] == [0, 2, 4, 5]
-    assert [record["lr"] for record in records(run)[1:]] == pytest.approx([1e-3 * 4 / 9, 1e-3 * 8 / 9, *[1e-3] * 3])
+    assert [record["lr"] for record in records(run)[1:]] == pytest.approx(
+        [1e-3 * 4 / 9, 1e-3 * 8 / 9, *[1e-3] * 3]
+    )
 
 
 def test_omitted_options_are_inferred_and_shown(byov_train, tiny, tmp_path):
@@ -177,5 +245,9 @@ def test_tensorboard_has_the_metrics(byov_train, tiny, run):
     assert byov_train("--run", "toy", *tiny, "--tensorboard").code == 0
     events = EventAccumulator(str(run / "tensorboard")).Reload()
     for name in ("retrieval", "loss", "lr"):
-        expected = [(record["step"], pytest.approx(record[name])) for record in records(run) if name in record]
+        expected = [
+            (record["step"], pytest.approx(record[name]))
+            for record in records(run)
+            if name in record
+        ]
         assert [(event.step, event.value) for event in events.Scalars(name)] == expected

@@ -1,4 +1,6 @@
-"""Tests of checkpoints, models and config files that are damaged, forged, or belong to another run."""
+"""Tests of checkpoints, models and config files that are damaged, forged, or belong to another
+run.
+"""
 
 import json
 
@@ -25,7 +27,9 @@ def forge(path, *, tensors=None, state=None):
 
 
 def without(prefix):
-    return lambda tensors: {name: tensor for name, tensor in tensors.items() if not name.startswith(prefix)}
+    return lambda tensors: {
+        name: tensor for name, tensor in tensors.items() if not name.startswith(prefix)
+    }
 
 
 def resume(run):
@@ -41,7 +45,11 @@ def resume(run):
         {"state": {"best_metrics": {"retrieval": "\x1b[2J"}}},
         {"tensors": without("model.encoder.norm.")},
         {"tensors": without("optimizer.exp_avg_sq.")},
-        {"tensors": lambda tensors: tensors | {"model.other": tensors["model.encoder.norm.weight"].clone()}},
+        {
+            "tensors": lambda tensors: (
+                tensors | {"model.other": tensors["model.encoder.norm.weight"].clone()}
+            )
+        },
     ],
 )
 def test_a_forged_checkpoint_is_an_error(finished, reference, changes):
@@ -53,7 +61,9 @@ def test_a_forged_checkpoint_is_an_error(finished, reference, changes):
 
 
 @pytest.mark.parametrize("damage", [truncate, flip_bit])
-def test_a_damaged_checkpoint_falls_back_to_the_previous_one(byov_train, finished, reference, damage):
+def test_a_damaged_checkpoint_falls_back_to_the_previous_one(
+    byov_train, finished, reference, damage
+):
     newest = checkpoints(finished)[-1]
     damage(newest)
     ran = byov_train(*RESUME)
@@ -65,12 +75,19 @@ def test_a_damaged_checkpoint_falls_back_to_the_previous_one(byov_train, finishe
         assert path.read_bytes() == (reference / "checkpoint" / path.name).read_bytes()
 
 
-@pytest.mark.parametrize("settings", [{"method": "timeline", "frames": 8, "epochs": 3}, {"seed": 7}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{"method": "timeline", "frames": 8, "epochs": 3}, {"seed": 7}], ids=str
+)
 def test_files_of_another_run_are_refused(byov_train, finished, reference, tmp_path, settings):
     settings = settings if "method" in settings else tiny_options("byov") | settings
-    options = {"checkpoint_every": 1, "features_dir": tmp_path / "features", "runs_dir": tmp_path / "runs"}
+    options = {
+        "checkpoint_every": 1,
+        "features_dir": tmp_path / "features",
+        "runs_dir": tmp_path / "runs",
+    }
     train_run("other", **(settings | options))
-    (*_, foreign), (older, newer) = checkpoints(tmp_path / "runs" / "other"), checkpoints(finished)
+    (*_, foreign) = checkpoints(tmp_path / "runs" / "other")
+    (older, newer) = checkpoints(finished)
     newer.write_bytes(foreign.read_bytes())
     ran = byov_train(*RESUME)
     assert ran.code == 0, ran
@@ -91,10 +108,14 @@ def test_a_flipped_bit_in_a_run_is_one_line(refused, finished, name):
 CONFIGS = {
     "not JSON": lambda _: "{",
     "nested": lambda _: "[" * 100_000,
-    "no training": lambda config: {name: value for name, value in config.items() if name != "training"},
+    "no training": lambda config: {
+        name: value for name, value in config.items() if name != "training"
+    },
     "dataset outside": lambda config: with_record(config, dataset="../../etc"),
     "column without ratio": lambda config: with_record(config, column="cls"),
-    "column with control characters": lambda config: with_record(config, column="merged/\x1b[2J\n0.3"),
+    "column with control characters": lambda config: with_record(
+        config, column="merged/\x1b[2J\n0.3"
+    ),
     "no encoder digest": lambda config: with_record(config, encoder_sha256=None),
     "no identity": lambda config: with_record(config, identity=None),
     "no settings": lambda config: config | {"settings": None},
@@ -121,5 +142,10 @@ def test_a_damaged_or_hostile_config_is_an_error(finished, name):
     path.write_text(config if isinstance(config, str) else json.dumps(config))
     for options in ({"resume": True}, {"embed_only": True}):
         with pytest.raises(ByovError) as raised:
-            train_run("toy", features_dir=finished.parent.parent / "features", runs_dir=finished.parent, **options)
+            train_run(
+                "toy",
+                features_dir=finished.parent.parent / "features",
+                runs_dir=finished.parent,
+                **options,
+            )
         assert "\n" not in str(raised.value)

@@ -1,4 +1,6 @@
-"""Tests of `train_run` as a library function: in threads and processes, without output, with progress and stop."""
+"""Tests of `train_run` as a library function: in threads and processes, without output, with
+progress and stop.
+"""
 
 import signal
 import subprocess
@@ -32,12 +34,19 @@ train_run("toy", features_dir=sys.argv[1], runs_dir=sys.argv[2], **{TINY})
 
 
 @pytest.mark.slow
-def test_threads_and_processes_train_the_same_run_silently(shared_cache, reference, tmp_path, capfd):
-    features, before = shared_cache.parent, signal.getsignal(signal.SIGINT)
+def test_threads_and_processes_train_the_same_run_silently(
+    shared_cache, reference, tmp_path, capfd
+):
+    features = shared_cache.parent
+    before = signal.getsignal(signal.SIGINT)
     thread = threading.Thread(target=train, args=(features, tmp_path / "thread"))
     thread.start()
     thread.join()
-    subprocess.run([sys.executable, "-c", IN_A_PROCESS, features, tmp_path / "process"], check=True, timeout=300)
+    subprocess.run(
+        [sys.executable, "-c", IN_A_PROCESS, features, tmp_path / "process"],
+        check=True,
+        timeout=300,
+    )
     for name in ("thread", "process"):
         assert contents(tmp_path / name / "toy") == contents(reference)
     assert signal.getsignal(signal.SIGINT) is before
@@ -55,16 +64,26 @@ class CountingProgress:
         bar = self.bars[name] = SimpleNamespace(unit=unit, total=total, done=done, latest="")
 
         def advance(count=1, *, latest=""):
-            bar.done, bar.latest = bar.done + count, latest
+            bar.done = bar.done + count
+            bar.latest = latest
 
         bar.advance = advance
         yield bar
 
 
 def test_progress_advances_and_stop_interrupts(shared_cache, reference, tmp_path):
-    features, counting = shared_cache.parent, CountingProgress()
-    with pytest.raises(Interrupted, match="stopped after step 5 of 12; resume with byov-train --run toy --resume"):
-        train(features, tmp_path, progress=counting, stop=lambda: counting.bars["training"].done == 5, **TINY)
+    features = shared_cache.parent
+    counting = CountingProgress()
+    with pytest.raises(
+        Interrupted, match="stopped after step 5 of 12; resume with byov-train --run toy --resume"
+    ):
+        train(
+            features,
+            tmp_path,
+            progress=counting,
+            stop=lambda: counting.bars["training"].done == 5,
+            **TINY,
+        )
     assert not (tmp_path / "toy" / "embeddings").exists()
     summary = train(features, tmp_path, resume=True, progress=counting)
     bar = counting.bars["training"]

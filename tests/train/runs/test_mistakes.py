@@ -1,4 +1,6 @@
-"""Tests that unusable caches, names and options lead to one-line errors and that nothing is written."""
+"""Tests that unusable caches, names and options lead to one-line errors and that nothing is
+written.
+"""
 
 import json
 import shutil
@@ -15,11 +17,15 @@ from byov.train.run import train_run
 
 @pytest.fixture
 def error_of(tmp_path):
-    """Return a function that calls `train_run`, which must fail without writing files, and returns its error."""
+    """Return a function that calls `train_run`, which must fail without writing files, and returns
+    its error.
+    """
 
     def train(run=None, **options):
         with pytest.raises(ByovError) as raised:
-            train_run(run, features_dir=tmp_path / "features", runs_dir=tmp_path / "runs", **options)
+            train_run(
+                run, features_dir=tmp_path / "features", runs_dir=tmp_path / "runs", **options
+            )
         assert not (tmp_path / "runs").exists()
         assert "\n" not in str(raised.value)
         return str(raised.value)
@@ -75,20 +81,33 @@ def test_a_tracker_that_is_not_installed(refused, tiny, package, tmp_path):
         ((30, 20), (25, 28), True),
         ((2,), (3,), True),
     ],
-    ids=["one video per view", "one view", "short", "one frame", "constant features", "short and constant"],
+    ids=[
+        "one video per view",
+        "one view",
+        "short",
+        "one frame",
+        "constant features",
+        "short and constant",
+    ],
 )
-def test_timeline_trains_on_few_short_or_constant_videos(byov_train, tmp_path, run, ego, exo, constant):
+def test_timeline_trains_on_few_short_or_constant_videos(
+    byov_train, tmp_path, run, ego, exo, constant
+):
     videos = {
         ("train", view, f"{view}{n}"): frames
         for view, own in (("ego", ego), ("exo", exo))
         for n, frames in enumerate(own)
     }
-    videos |= {(split, view, f"{split}_{view}"): 9 for split in ("val", "test") for view in ("ego", "exo")}
+    videos |= {
+        (split, view, f"{split}_{view}"): 9 for split in ("val", "test") for view in ("ego", "exo")
+    }
     factories.write_cache(tmp_path / "features", videos, dataset="toy")
     for path in (tmp_path / "features").rglob("*.h5") if constant else ():
         frames = len(read_array(path, "pts_seconds"))
         factories.write_features(path, {0.3: np.ones((frames, 16), np.float16)})
-    ran = byov_train("--run", "toy", "--method", "timeline", "--latent", 16, "--frames", 16, "--epochs", 2)
+    ran = byov_train(
+        "--run", "toy", "--method", "timeline", "--latent", 16, "--frames", 16, "--epochs", 2
+    )
     assert ran.code == 0, ran
     assert len(records(run)) == 3
 
@@ -99,7 +118,9 @@ def test_the_official_recipe_trains_on_one_view(byov_train, write_cache, tiny):
     assert ran.code == 0, ran
 
 
-@pytest.mark.parametrize(("cache", "metric"), [({"val": (0, 0)}, "last"), ({"labels": False}, "tau")])
+@pytest.mark.parametrize(
+    ("cache", "metric"), [({"val": (0, 0)}, "last"), ({"labels": False}, "tau")]
+)
 def test_without_val_videos_or_labels_another_metric_chooses_the_model(
     byov_train, write_cache, tiny, run, cache, metric
 ):
@@ -109,11 +130,17 @@ def test_without_val_videos_or_labels_another_metric_chooses_the_model(
     assert f"using --select {metric}" in ran.err
     validation = json.loads((run / "config.json").read_text())["training"]["validation"]
     if metric == "last":
-        assert (run / "model.safetensors").read_bytes() == (run / "model-last.safetensors").read_bytes()
-    assert validation == ({} if metric == "last" else {"tau": max(record["tau"] for record in records(run)[1:])})
+        assert (run / "model.safetensors").read_bytes() == (
+            run / "model-last.safetensors"
+        ).read_bytes()
+    assert validation == (
+        {} if metric == "last" else {"tau": max(record["tau"] for record in records(run)[1:])}
+    )
 
 
-@pytest.mark.parametrize("name", ["../x", "a/b", "..", ".hidden", "/tmp/x", "x\n", "a" * 300, "my run"])
+@pytest.mark.parametrize(
+    "name", ["../x", "a/b", "..", ".hidden", "/tmp/x", "x\n", "a" * 300, "my run"]
+)
 @pytest.mark.usefixtures("cache")
 def test_a_name_outside_the_runs_folder(error_of, name):
     for options in ({}, {"resume": True}, {"embed_only": True}):
@@ -132,7 +159,9 @@ def test_a_run_that_exists_is_not_overwritten(refused, finished, tiny, reference
 
 
 @pytest.mark.usefixtures("cache")
-def test_two_processes_do_not_train_one_run(start_train, start_command, refused, tiny, reference, run):
+def test_two_processes_do_not_train_one_run(
+    start_train, start_command, refused, tiny, reference, run
+):
     first = start_train(*START, *tiny, pause_before=("metrics.jsonl", 2))
     assert first.paused()
     for arguments in ((*START, *tiny), RESUME, EMBED):

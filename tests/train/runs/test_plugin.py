@@ -1,4 +1,6 @@
-"""Tests that the method in docs/architecture.md, installed as a package, can be trained, resumed and evaluated."""
+"""Tests that the method in docs/architecture.md, installed as a package, can be trained, resumed
+and evaluated.
+"""
 
 import json
 import os
@@ -18,13 +20,17 @@ pytestmark = pytest.mark.slow  # each command imports PyTorch
 def package(tmp_path):
     """Installed package with the code in docs/architecture.md."""
     text = PAGE.read_text().partition("## Add a method")[2]
-    code, project = (re.search(rf"```{kind}\n(.*?)```", text, re.DOTALL)[1] for kind in ("python", "toml"))
+    code, project = (
+        re.search(rf"```{kind}\n(.*?)```", text, re.DOTALL)[1] for kind in ("python", "toml")
+    )
     project = tomllib.loads(project)["project"]
     ((name, target),) = project["entry-points"]["byov.methods"].items()
     folder = tmp_path / "site"
     info = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    )
     (info / "entry_points.txt").write_text(f"[byov.methods]\n{name} = {target}\n")
     (folder / f"{target.partition(':')[0]}.py").write_text(code)
     return folder
@@ -40,7 +46,8 @@ def typed(cache, tmp_path, package):  # noqa: ARG001
             [str(word) for word in (Path(sys.executable).with_name(command), *arguments, *folders)],
             capture_output=True,
             text=True,
-            env=os.environ | {"PYTHONPATH": str(package), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"},
+            env=os.environ
+            | {"PYTHONPATH": str(package), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"},
         )
 
     return run
@@ -52,7 +59,9 @@ def test_the_method_of_the_page_is_trained_resumed_and_evaluated(typed, run):
     assert trained.returncode == 0, trained.stderr
     resumed = typed("byov-train", "--run", "toy", "--resume", "--epochs", 3)
     assert resumed.returncode == 0, resumed.stderr
-    losses = [json.loads(line).get("loss") for line in (run / "metrics.jsonl").read_text().splitlines()]
+    losses = [
+        json.loads(line).get("loss") for line in (run / "metrics.jsonl").read_text().splitlines()
+    ]
     assert losses[3] < losses[1]
     scored = typed("byov-eval", "--run", "toy", "--task", "retrieval", "--json")
     assert scored.returncode == 0, scored.stderr

@@ -1,7 +1,7 @@
 """Tests that byov-train reproduces recorded losses.
 
-recorded.json contains the settings and losses of short runs on `write_waves`, and the default settings for datasets and
-recipes. It must never be regenerated to make a test pass.
+recorded.json contains the settings and losses of short runs on `write_waves`, and the default
+settings for datasets and recipes. It must never be regenerated to make a test pass.
 """
 
 import json
@@ -20,20 +20,26 @@ OPTIONS = (
     *("--latent", "32", "--depth", "2", "--decoder-depth", "1", "--heads", "4", "--frames", "8"),
     *("--lr", "1e-3", "--epochs", "3"),
 )
-FRAMES = {"ego": (30, 22, 5), "exo": (41, 17, 26)}  # lengths of the training videos; one is shorter than a clip
+# Lengths of the training videos; one is shorter than a clip.
+FRAMES = {"ego": (30, 22, 5), "exo": (41, 17, 26)}
 
-# The order of summation depends on the CPU: with the kernels of PyTorch, oneDNN and MKL for older CPUs (SSE4, AVX2),
-# the relative change of the losses is up to 1.5e-7.
+# The order of summation depends on the CPU: with the kernels of PyTorch, oneDNN and MKL for older
+# CPUs (SSE4, AVX2), the relative change of the losses is up to 1.5e-7.
 ROUNDING = 1e-5
 
 
 def write_waves(dataset):
-    """Write features that are multiples of 1/128, so that they are bit-identical on every machine."""
+    """Write features that are multiples of 1/128, so that they are bit-identical on every
+    machine.
+    """
     videos = []
     for view, lengths in FRAMES.items():
         for number, frames in enumerate(lengths):
-            t, d = np.arange(frames)[:, None], np.arange(16)[None]
-            values = ((t * t + 17 * t * d + 91 * d + 53 * number + 29 * (3 + (view == "exo"))) % 257) / 128
+            t = np.arange(frames)[:, None]
+            d = np.arange(16)[None]
+            values = (
+                (t * t + 17 * t * d + 91 * d + 53 * number + 29 * (3 + (view == "exo"))) % 257
+            ) / 128
             path = dataset / "random--tiny" / view / f"{view}_{number}.h5"
             write_features(path, {0.3: (values - 1).astype(np.float16)}, encoder="random/tiny")
             videos.append(VideoEntry(f"{view}_{number}", view, "train", frames, 30.0, None, None))
@@ -49,7 +55,9 @@ def test_losses_are_the_recorded_ones(byov_train, tmp_path, run, recipe):
     settings = json.loads((run / "config.json").read_text())["settings"]
     assert {name: settings[name] for name in recorded["settings"]} == recorded["settings"]
     names = ("loss", "self", "cross", "cycle", "lr")
-    losses = [{name: record[name] for name in names if name in record} for record in records(run)[1:]]
+    losses = [
+        {name: record[name] for name in names if name in record} for record in records(run)[1:]
+    ]
     assert len(losses) == 3
     for now, before in zip(losses, recorded["losses"], strict=True):
         assert now == pytest.approx(before, rel=ROUNDING)

@@ -31,7 +31,9 @@ pytestmark = pytest.mark.usefixtures("cache")
         ("embeddings-untrained-trimmed/exo", 2),
     ],
 )
-def test_killed_before_any_file_it_ends_the_same(start_train, byov_train, tiny, reference, run, point):
+def test_killed_before_any_file_it_ends_the_same(
+    start_train, byov_train, tiny, reference, run, point
+):
     command = start_train(*START, *tiny, pause_before=point)
     assert command.paused()
     command.kill()
@@ -44,13 +46,16 @@ def test_killed_before_any_file_it_ends_the_same(start_train, byov_train, tiny, 
 def test_a_signal_writes_a_checkpoint_after_the_current_step(
     start_train, byov_train, tiny, reference, run, number, code
 ):
-    command = start_train(*START, *tiny, "--checkpoint-every", 100, pause_before=("metrics.jsonl", 1))
+    command = start_train(
+        *START, *tiny, "--checkpoint-every", 100, pause_before=("metrics.jsonl", 1)
+    )
     assert command.paused()
     command.send(number)
     ran = command.finish()
     assert (ran.code, ran.out) == (code, "")
     assert "resume with byov-train --run toy --resume" in ran.err
-    assert [path.name for path in checkpoints(run)] == ["step-000000001.safetensors"]  # in the middle of an epoch
+    # In the middle of an epoch.
+    assert [path.name for path in checkpoints(run)] == ["step-000000001.safetensors"]
     again = byov_train(*RESUME)
     assert again.code == 0
     assert "resuming from step 1 of 12" in again.err
@@ -58,7 +63,9 @@ def test_a_signal_writes_a_checkpoint_after_the_current_step(
 
 
 @pytest.mark.parametrize("point", [("model-last.safetensors", 1), ("embeddings/exo", 2)])
-def test_a_signal_after_the_last_step_is_obeyed(start_train, byov_train, tiny, reference, run, point):
+def test_a_signal_after_the_last_step_is_obeyed(
+    start_train, byov_train, tiny, reference, run, point
+):
     command = start_train(*START, *tiny, pause_before=point)
     assert command.paused()
     command.send(signal.SIGINT)
@@ -84,7 +91,10 @@ def test_the_newest_run_is_resumed_by_default(byov_train, finished, reference, t
         (("--epochs", "2", "--seed", "3"), "epochs 3, not 2; seed 0, not 3"),
         (("--ratio", "1.0"), "ratio 0.3, not 1.0"),
         (("--dataset", "other"), "dataset 'toy', not 'other'"),
-        (("--encoder", "openai/clip-vit-base-patch16"), "encoder 'random/tiny', not 'openai/clip-vit-base-patch16'"),
+        (
+            ("--encoder", "openai/clip-vit-base-patch16"),
+            "encoder 'random/tiny', not 'openai/clip-vit-base-patch16'",
+        ),
         (("--method", "timeline"), "method 'byov', not 'timeline'"),
         (("--sigma", "0.1"), "--sigma"),
     ],
@@ -103,7 +113,9 @@ def test_the_settings_of_the_run_may_be_repeated(byov_train, tiny):
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
-def test_a_run_extended_to_more_epochs_is_one_of_that_many(start_train, byov_train, tiny, reference, run, interrupted):
+def test_a_run_extended_to_more_epochs_is_one_of_that_many(
+    start_train, byov_train, tiny, reference, run, interrupted
+):
     assert byov_train(*START, *tiny, "--epochs", 1).code == 0
     command = start_train(*RESUME, "--epochs", 3, pause_before=("metrics.jsonl", 2))
     assert command.paused()
@@ -120,7 +132,9 @@ def test_a_run_extended_to_more_epochs_is_one_of_that_many(start_train, byov_tra
     ("options", "reason"),
     [(("--schedule", "cosine"), "cosine schedule"), (("--validate-every", 2), "--validate-every")],
 )
-def test_a_run_that_more_epochs_would_change_is_not_extended(byov_train, refused, tiny, run, options, reason):
+def test_a_run_that_more_epochs_would_change_is_not_extended(
+    byov_train, refused, tiny, run, options, reason
+):
     assert byov_train(*START, *tiny, *options).code == 0
     before = contents(run)
     assert reason in refused(*RESUME, "--epochs", 4)
@@ -147,7 +161,9 @@ def test_steps_are_rounded_up_to_epochs(byov_train, refused, tiny, reference, ru
 def test_features_of_another_encoder_are_refused(refused, cache):
     for path in (cache / "random--tiny").rglob("*.h5"):
         merged = {ratio: read_array(path, f"merged/{ratio}") for ratio in (0.3, 1.0)}
-        write_features(path, merged, encoder="random/tiny", encoder_revision="0", encoder_sha256="cd" * 32)
+        write_features(
+            path, merged, encoder="random/tiny", encoder_revision="0", encoder_sha256="cd" * 32
+        )
     for arguments in (RESUME, EMBED):
         assert "encoder of toy changed since toy was started" in refused(*arguments)
 
@@ -166,7 +182,9 @@ def test_other_train_or_val_videos_are_refused(refused, finished, reference, cac
         else:
             path = cache / "random--tiny" / "ego" / "train_ego_0.h5"
             features = np.ones((videos[0]["frames"], 16), np.float16)
-            write_features(path, {0.3: features, 1.0: features}, encoder="random/tiny", encoder_revision="0")
+            write_features(
+                path, {0.3: features, 1.0: features}, encoder="random/tiny", encoder_revision="0"
+            )
     for arguments in (RESUME,) if change in ("order", "labels") else (RESUME, EMBED):
         assert "train and val videos of toy changed since toy was started" in refused(*arguments)
     assert contents(finished) == contents(reference)
@@ -184,7 +202,10 @@ def test_a_missing_best_model_is_noticed(refused, finished):
 
 @pytest.mark.parametrize("kills", [False, True])
 def test_a_file_size_limit_is_one_line_or_kills(byov_train, tiny, reference, run, kills):
-    """The limit admits the model but not the checkpoints. Without a signal handler, the kernel kills the process."""
+    """The limit admits the model but not the checkpoints.
+
+    Without a signal handler, the kernel kills the process.
+    """
     largest = (reference / "model.safetensors").stat().st_size * 2
     ran = byov_train(*START, *tiny, largest_file=largest, largest_file_kills=kills)
     if kills:

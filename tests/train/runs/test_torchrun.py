@@ -1,4 +1,6 @@
-"""Tests of training in several processes with torchrun: equal results, and a single error message."""
+"""Tests of training in several processes with torchrun: equal results, and a single error
+message.
+"""
 
 import json
 import os
@@ -18,10 +20,11 @@ TOLERANCE = 1e-5
 pytestmark = pytest.mark.slow
 LONG = pytest.mark.long
 
-# Worker script for torchrun that runs byov-train and records the weights of every process after every step. Options:
-# at: (text, n, action, value); run the action before the main process renames the n-th file to a name with the text.
-# elsewhere: features folder of the second process, which does not exist.
-# unsynchronized: bypass DistributedDataParallel, so that gradients are not averaged.
+# Worker script for torchrun that runs byov-train and records the weights of every process after
+# every step. Options: at: (text, n, action, value); run the action before the main process renames
+# the n-th file to a name with the text. elsewhere: features folder of the second process, which
+# does not exist. unsynchronized: bypass DistributedDataParallel, so that gradients are not
+# averaged.
 WORKER = """
 import hashlib, json, os, signal, sys
 from pathlib import Path
@@ -77,8 +80,11 @@ class Result:
     """Output of torchrun and its processes."""
 
     def __init__(self, ran, folder):
-        self.code, self.out, self.err = ran.returncode, ran.stdout, ran.stderr
-        self.weights = [path.read_text().splitlines() for path in sorted(folder.glob("weights-*"))]  # [process][step]
+        self.code = ran.returncode
+        self.out = ran.stdout
+        self.err = ran.stderr
+        # [process][step].
+        self.weights = [path.read_text().splitlines() for path in sorted(folder.glob("weights-*"))]
         self.errors = [line for line in self.err.splitlines() if line.startswith("error: ")]
         assert self.err.count("Traceback") <= 1, self.err  # the traceback of torchrun itself
 
@@ -93,9 +99,21 @@ def torchrun(tmp_path):
         folder.mkdir()
         (folder / "worker.py").write_text(WORKER)
         folders = ("--features-dir", tmp_path / "features", "--runs-dir", tmp_path / "runs")
-        torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", processes, "--")
+        torchrun = (
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            processes,
+            "--",
+        )
         command = (*torchrun, folder / "worker.py", json.dumps(how), folder, *folders, *arguments)
-        environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONWARNINGS", "WORLD_SIZE")}
+        environment = {
+            key: value
+            for key, value in os.environ.items()
+            if key not in ("PYTHONWARNINGS", "WORLD_SIZE")
+        }
         ran = subprocess.run(
             [str(argument) for argument in command],
             capture_output=True,
@@ -109,14 +127,20 @@ def torchrun(tmp_path):
 
 
 def assert_same_run(run, other):
-    """Check that two runs have equal metrics up to rounding, the same best epoch and the same files."""
+    """Check that two runs have equal metrics up to rounding, the same best epoch and the same
+    files.
+    """
     close = partial(pytest.approx, rel=TOLERANCE, abs=TOLERANCE)
     for ours, theirs in zip(records(run), records(other), strict=True):
         assert ours == close(theirs)
-    ours, theirs = (json.loads((folder / "config.json").read_text())["training"] for folder in (run, other))
+    ours, theirs = (
+        json.loads((folder / "config.json").read_text())["training"] for folder in (run, other)
+    )
     assert ours["validation"] == close(theirs["validation"])
     assert contents(run).keys() == contents(other).keys()
-    ours, theirs = (load_file(max((folder / "checkpoint").glob("step-*"))).keys() for folder in (run, other))
+    ours, theirs = (
+        load_file(max((folder / "checkpoint").glob("step-*"))).keys() for folder in (run, other)
+    )
     assert ours == theirs  # in both, parameters without gradients have no optimizer state
 
 
@@ -126,18 +150,61 @@ def assert_same_run(run, other):
         # Five pairs in batches of two: in the last step of an epoch, one process has no items.
         (2, ("--decoder-depth", 1, "--recipe", "cycle", "--batch-size", 2, "--select", "both")),
         pytest.param(
-            3, ("--decoder-depth", 1, "--recipe", "official", "--batch-size", 4, "--clip-grad", 1), marks=LONG
+            3,
+            ("--decoder-depth", 1, "--recipe", "official", "--batch-size", 4, "--clip-grad", 1),
+            marks=LONG,
         ),
         # The decoder is unused, and its weights must not decay.
-        (2, ("--decoder-depth", 1, "--no-self", "--no-cross", "--cycle", 1, "--batch-size", 3, "--weight-decay", 0.1)),
+        (
+            2,
+            (
+                "--decoder-depth",
+                1,
+                "--no-self",
+                "--no-cross",
+                "--cycle",
+                1,
+                "--batch-size",
+                3,
+                "--weight-decay",
+                0.1,
+            ),
+        ),
         # Some clips are padded.
-        (2, ("--method", "gta", "--backbone", "encoder", "--batch-size", 3, "--frames", 30, "--preload-gib", 0)),
+        (
+            2,
+            (
+                "--method",
+                "gta",
+                "--backbone",
+                "encoder",
+                "--batch-size",
+                3,
+                "--frames",
+                30,
+                "--preload-gib",
+                0,
+            ),
+        ),
         pytest.param(
-            2, ("--method", "ae2-alignment", "--backbone", "encoder", "--subset", 6, "--batch-size", 3), marks=LONG
+            2,
+            (
+                "--method",
+                "ae2-alignment",
+                "--backbone",
+                "encoder",
+                "--subset",
+                6,
+                "--batch-size",
+                3,
+            ),
+            marks=LONG,
         ),
     ],
 )
-def test_several_processes_train_the_run_of_one(torchrun, byov_train, write_cache, tiny, tmp_path, options, processes):
+def test_several_processes_train_the_run_of_one(
+    torchrun, byov_train, write_cache, tiny, tmp_path, options, processes
+):
     write_cache(train=(3, 2))
     place = tiny.index("--decoder-depth")  # only byov has this setting
     options = (*START, *tiny[:place], *tiny[place + 2 :], *options)
@@ -154,7 +221,9 @@ def test_several_processes_train_the_run_of_one(torchrun, byov_train, write_cach
 
 @pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize("action", [("signal_torchrun", signal.SIGINT), ("signal", 1)])
-def test_a_signal_stops_all_processes_at_one_step(torchrun, byov_train, tiny, run, tmp_path, action):
+def test_a_signal_stops_all_processes_at_one_step(
+    torchrun, byov_train, tiny, run, tmp_path, action
+):
     options = (*START, *tiny, "--batch-size", 2, "--checkpoint-every", 100)
     stopped = torchrun(*options, at=("metrics.jsonl", 1, *action))
     assert (stopped.code, stopped.out, stopped.errors) == (1, "", [])
@@ -171,7 +240,9 @@ def test_a_signal_stops_all_processes_at_one_step(torchrun, byov_train, tiny, ru
 
 @pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=LONG)])
-def test_a_killed_process_ends_the_others_with_one_line(torchrun, byov_train, tiny, run, tmp_path, rank):
+def test_a_killed_process_ends_the_others_with_one_line(
+    torchrun, byov_train, tiny, run, tmp_path, rank
+):
     options = (*START, *tiny, "--batch-size", 2)
     killed = torchrun(*options, at=("metrics.jsonl", 3, "kill", rank))
     (error,) = killed.errors
@@ -188,7 +259,11 @@ def test_a_killed_process_ends_the_others_with_one_line(torchrun, byov_train, ti
 @pytest.mark.parametrize(
     ("arguments", "how", "fact"),
     [
-        (("--batch-size", 2), {"unsynchronized": True}, "weights at step 2 differ between the 2 processes"),
+        (
+            ("--batch-size", 2),
+            {"unsynchronized": True},
+            "weights at step 2 differ between the 2 processes",
+        ),
         (("--batch-size", 2, "--lr", "1e30"), {}, "lower --lr"),
         (("--batch-size", 2), {"elsewhere": "nowhere"}, "nowhere"),
     ],

@@ -1,4 +1,6 @@
-"""Tests of the training loop: schedules, runs interrupted after every step, and runs that diverge."""
+"""Tests of the training loop: schedules, runs interrupted after every step, and runs that
+diverge.
+"""
 
 import math
 
@@ -27,7 +29,8 @@ def train(shared_cache, tmp_path):
     return run
 
 
-UNUSED_DECODER = {"cycle": 1.0, "self_view": False, "cross_view": False}  # the decoder has no optimizer state
+# The decoder has no optimizer state.
+UNUSED_DECODER = {"cycle": 1.0, "self_view": False, "cross_view": False}
 
 
 @pytest.mark.parametrize(
@@ -46,7 +49,9 @@ def test_interrupted_after_every_step_a_run_ends_the_same(train, tmp_path, metho
     assert steps >= 6
     whole = whole.rename(tmp_path / "whole")
     for step in range(steps):
-        with pytest.raises(Interrupted, match=f"stopped after step {step + 1} of {steps}; resume with byov-train"):
+        with pytest.raises(
+            Interrupted, match=f"stopped after step {step + 1} of {steps}; resume with byov-train"
+        ):
             train("toy", stop=lambda: True, **({"resume": True} if step else options))
     assert contents(train("toy", resume=True)) == contents(whole)
 
@@ -78,8 +83,10 @@ def test_learning_rate_schedules():
     ("options", "stop", "message"),
     [
         ({"lr": 1e30}, False, r"The loss became nan at step \d+ \(epoch \d\)"),
-        ({"lr": 1e39, "batch_size": 4}, False, "The weights are no longer finite at step 1"),  # at the end of an epoch
-        ({"lr": 1e39}, True, "The weights are no longer finite at step 1"),  # in the checkpoint of an interrupted run
+        # At the end of an epoch.
+        ({"lr": 1e39, "batch_size": 4}, False, "The weights are no longer finite at step 1"),
+        # In the checkpoint of an interrupted run.
+        ({"lr": 1e39}, True, "The weights are no longer finite at step 1"),
     ],
 )
 def test_a_diverged_run_keeps_only_finite_weights(train, tmp_path, options, stop, message):
