@@ -90,7 +90,7 @@ lint: $(READY)
 types: $(READY)
 	@mkdir -p build/typing/byov
 	@ln -sfn $(foreach file,$(wildcard byov/*),../../../$(file)) build/typing/byov/
-	@for folder in apply cache cli cluster data evaluate extract report train; do ln -sfn ../../../$$folder build/typing/byov/$$folder; done
+	@for folder in apply cache cli sweeps data evaluate extract report train; do ln -sfn ../../../$$folder build/typing/byov/$$folder; done
 	$(BIN)/mypy -p byov
 
 bench: $(READY)

@@ -29,13 +29,13 @@ from byov.cli.signals import (
     raise_stopped,
 )
 from byov.cli.terminal import note, show_log
-from byov.cluster.ray_pool import ClusterOptions
 from byov.device import Device
 from byov.errors import ByovError, Interrupted, is_out_of_memory
 from byov.folders import features_folder, runs_folder
 from byov.plugins import PROBLEMS
 from byov.progress import Stop
 from byov.records import problem
+from byov.sweeps.ray_pool import ClusterOptions
 
 T = TypeVar("T")
 

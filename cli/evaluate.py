@@ -18,13 +18,13 @@ from byov.cli.common import UsageError, check_folder, note_unfinished
 from byov.cli.score_table import print_and_save
 from byov.cli.signals import interruptible
 from byov.cli.terminal import PROGRESS, note
-from byov.cluster.row_tasks import evaluate_in_processes, rows_at_once
 from byov.evaluate import evaluation
 from byov.evaluate.embedding_files import is_embedded, open_embeddings, source_videos
 from byov.evaluate.embeddings import read_manifest
 from byov.evaluate.protocols import ProtocolChoice, ScoredSplit
 from byov.evaluate.table import verdict
 from byov.evaluate.tasks import TASKS, EvaluationOptions, scored_protocols
+from byov.sweeps.row_tasks import evaluate_in_processes, rows_at_once
 from byov.text import printable
 from byov.train.feature_store import choose_dataset, choose_folder
 

@@ -162,7 +162,7 @@ def extract(
 
         if ray is None:
             return interruptible(lambda: run_plan(plan, jobs, PROGRESS), f"interrupted; {RESUME}")
-        from byov.cluster.extraction import extract_on_cluster
+        from byov.sweeps.extraction import extract_on_cluster
 
         return common.run_stoppable(
             lambda stop: extract_on_cluster(plan, jobs, options, ray, PROGRESS, stop),

@@ -14,20 +14,20 @@ from byov.cli import common
 from byov.cli.common import UsageError, check_folder, parse_cluster, run_stoppable
 from byov.cli.score_table import print_and_save
 from byov.cli.terminal import PROGRESS, note
-from byov.cluster.estimates import Estimate, estimate_runs, total_time
-from byov.cluster.grids import Folders, PlannedRun, plan_runs, read_grid
-from byov.cluster.paper_tables import (
+from byov.device import Device, usable_cores
+from byov.progress import Stop
+from byov.sweeps.estimates import Estimate, estimate_runs, total_time
+from byov.sweeps.grids import Folders, PlannedRun, plan_runs, read_grid
+from byov.sweeps.paper_tables import (
     PAPER_TABLES,
     PaperChoice,
     paper_results,
     plan_paper,
     shipped_grid,
 )
-from byov.cluster.ray_pool import ClusterOptions
-from byov.cluster.sweep import RunStatus, SweepResult, run_status, sweep, sweep_workers
-from byov.cluster.sweep_tables import sweep_results, sweep_tables
-from byov.device import Device, usable_cores
-from byov.progress import Stop
+from byov.sweeps.ray_pool import ClusterOptions
+from byov.sweeps.sweep import RunStatus, SweepResult, run_status, sweep, sweep_workers
+from byov.sweeps.sweep_tables import sweep_results, sweep_tables
 from byov.text import format_duration, pluralize, printable
 
 PAPER = "paper"

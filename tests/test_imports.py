@@ -51,8 +51,8 @@ MAY_IMPORT = STAGES | {
     "byov": {"torch"},
     "apply": APPLY,
     "report": REPORT,
-    "cluster": REPORT | {"ray", "byov.cluster"},
-    "cli": REPORT | TERMINAL | {"byov.cluster", "byov.cli"},
+    "sweeps": REPORT | {"ray", "byov.sweeps"},
+    "cli": REPORT | TERMINAL | {"byov.sweeps", "byov.cli"},
 }
 # Imported on first use.
 PUBLIC_API = {ROOT / "byov/__init__.py": {"byov.apply", "byov.evaluate", "byov.extract"}}
@@ -95,7 +95,7 @@ def test_every_source_folder_has_an_import_rule():
 
 @pytest.mark.parametrize("folder", sorted(set(MAY_IMPORT) - {"cli"}))
 def test_only_commands_print_and_exit(folder):
-    exits_with_its_parent = ROOT / "cluster/worker_pool.py"
+    exits_with_its_parent = ROOT / "sweeps/worker_pool.py"
     for path in set(modules(folder)) - {exits_with_its_parent}:
         calls = {
             ast.unparse(node.func) for node in ast.walk(parse(path)) if isinstance(node, ast.Call)

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-FOLDERS = ("apply", "cache", "cli", "cluster", "data", "evaluate", "extract", "report", "train")
+FOLDERS = ("apply", "cache", "cli", "data", "evaluate", "extract", "report", "sweeps", "train")
 NAMES = ("align", "cache", "embed", "eval", "export", "extract", "report", "runs", "sweep", "train")
 PACKAGED = (".py", ".css", ".js", ".j2", ".toml", ".mp4", ".csv")
 

@@ -14,10 +14,10 @@ from tests.evaluate.conftest import GOLDEN
 from byov.cli.common import UsageError
 from byov.cli.evaluate import parse_ks
 from byov.cli.score_table import print_table
-from byov.cluster import row_tasks
 from byov.evaluate.frames import Score
 from byov.evaluate.table import Row, Table
 from byov.evaluate.tasks import TASKS, EvaluationOptions, main_columns
+from byov.sweeps import row_tasks
 
 RANDOM_FEATURES = ("--features", "merged:0.3", "--encoder", "random/tiny")
 

@@ -7,9 +7,9 @@ from tests.cluster.tiny_sweeps import make_cache
 from tests.factories import CLIP
 
 from byov.cli.sweep import main
-from byov.cluster import paper_tables
-from byov.cluster.grids import plan_runs
-from byov.cluster.paper_tables import PaperChoice, shipped_grid
+from byov.sweeps import paper_tables
+from byov.sweeps.grids import plan_runs
+from byov.sweeps.paper_tables import PaperChoice, shipped_grid
 from byov.train.methods import METHODS
 
 DATASETS = ("metaworld-door-open", "metaworld-hammer")

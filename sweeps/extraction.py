@@ -12,14 +12,14 @@ from math import ceil
 
 from byov.cache.atomic import remove_abandoned
 from byov.cache.features import identity_difference
-from byov.cluster.ray_pool import ClusterOptions, ray_workers, run_on_all
-from byov.cluster.worker_pool import run_tasks
 from byov.errors import ClusterError, ProcessLost
 from byov.extract import extraction
 from byov.extract.encoder_names import EncoderName, parse_encoder
 from byov.extract.encoders import FrameEncoder, load_encoder
 from byov.extract.plan import ExtractionOptions, Job, Outcome, Plan, VideoOutcome
 from byov.progress import NO_PROGRESS, Progress, Stop, never
+from byov.sweeps.ray_pool import ClusterOptions, ray_workers, run_on_all
+from byov.sweeps.worker_pool import run_tasks
 from byov.text import pluralize
 
 LOGGER = logging.getLogger(__name__)

@@ -8,9 +8,6 @@ from statistics import fmean
 from typing import Any
 
 from byov.cache.layout import encoder_slug, ratio_key
-from byov.cluster.grids import Folders, GridBlock, PlannedRun, RunGrid, plan_runs, read_grid
-from byov.cluster.sweep import SweepResult
-from byov.cluster.sweep_tables import RowGroup, row_groups, sorted_baselines, untrained_rows
 from byov.errors import SweepError
 from byov.evaluate.embeddings import read_manifest
 from byov.evaluate.evaluation import MEANS, count_videos, options_for
@@ -20,6 +17,9 @@ from byov.evaluate.published import MEAN_F1, MEAN_MAP, published_rows
 from byov.evaluate.table import Column, Row, Table
 from byov.evaluate.tasks import SETTING_NAMES, TASKS, EvaluationOptions, main_columns
 from byov.report.content import ScoreCurve, ScorePanel
+from byov.sweeps.grids import Folders, GridBlock, PlannedRun, RunGrid, plan_runs, read_grid
+from byov.sweeps.sweep import SweepResult
+from byov.sweeps.sweep_tables import RowGroup, row_groups, sorted_baselines, untrained_rows
 from byov.text import pluralize
 from byov.train.settings import DEFAULT_METHOD
 

@@ -23,12 +23,12 @@ from byov.cache.atomic import exclusive
 from byov.cache.digests import read_sealed_json, seal_json
 from byov.cache.hdf5 import read_array
 from byov.cache.runs import read_progress, read_run
-from byov.cluster.grids import parse_grid, plan_runs
-from byov.cluster.sweep import FAILURE_NAME, SCORES_NAME, RunStatus, run_status
-from byov.cluster.sweep_tables import row_groups, sweep_results
 from byov.errors import Interrupted, SweepError
 from byov.evaluate.embeddings import RunEmbeddings
 from byov.evaluate.evaluation import evaluate
+from byov.sweeps.grids import parse_grid, plan_runs
+from byov.sweeps.sweep import FAILURE_NAME, SCORES_NAME, RunStatus, run_status
+from byov.sweeps.sweep_tables import row_groups, sweep_results
 from byov.train.run import train_run
 
 SEEDS = {
@@ -170,7 +170,7 @@ def test_a_second_sweep_in_the_same_folder_is_refused(run, folders):
 
 
 def test_a_run_that_another_process_trains_fails_without_retry(run, folders, monkeypatch):
-    monkeypatch.setattr("byov.cluster.sweep.LOCK_SECONDS", 0.0)
+    monkeypatch.setattr("byov.sweeps.sweep.LOCK_SECONDS", 0.0)
     with exclusive(folders.runs / NAMES[0] / ".lock"):
         _, result = run()
     assert "another process is training this run" in result.runs[0].detail

@@ -31,10 +31,6 @@ from byov.cache.runs import (
     read_progress,
     read_run,
 )
-from byov.cluster.estimates import estimate_runs, total_time
-from byov.cluster.grids import SWEEP_FOLDER, Folders, PlannedRun, joint_scope
-from byov.cluster.ray_pool import ClusterOptions, ray_workers
-from byov.cluster.worker_pool import Worker, local_workers, run_tasks
 from byov.device import Device
 from byov.errors import ByovError, CacheError, Diverged, Interrupted, StaleError, SweepError
 from byov.evaluate.embeddings import (
@@ -49,6 +45,10 @@ from byov.evaluate.protocols import PROTOCOLS, Protocol, segments
 from byov.evaluate.table import Row
 from byov.evaluate.tasks import find_tasks
 from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable, never
+from byov.sweeps.estimates import estimate_runs, total_time
+from byov.sweeps.grids import SWEEP_FOLDER, Folders, PlannedRun, joint_scope
+from byov.sweeps.ray_pool import ClusterOptions, ray_workers
+from byov.sweeps.worker_pool import Worker, local_workers, run_tasks
 from byov.text import format_duration, pluralize
 from byov.train.settings import differences, settings_of
 

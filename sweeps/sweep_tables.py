@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from byov.cluster.grids import Folders, PlannedRun
-from byov.cluster.sweep import Rows, SweepResult, finished_rows
 from byov.evaluate.embeddings import read_manifest
 from byov.evaluate.evaluation import KIND_ORDER, Results, count_videos
 from byov.evaluate.frames import Score
 from byov.evaluate.table import COUNTED_PROTOCOLS, Column, Row, Table, columns_ahead, mean_row
+from byov.sweeps.grids import Folders, PlannedRun
+from byov.sweeps.sweep import Rows, SweepResult, finished_rows
 
 # If more methods share an Untrained row, its name contains only the first title and a count.
 LISTED_TITLES = 3

@@ -20,7 +20,7 @@ from tests.cluster.tiny_sweeps import (
 )
 from tests.ray_processes import descendants
 
-from byov.cluster.grids import read_grid
+from byov.sweeps.grids import read_grid
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
 

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from byov.cache.manifest import Manifest
-from byov.cluster.worker_pool import local_workers, run_tasks
 from byov.device import computing_threads
 from byov.errors import EvaluationError, ProcessLost
 from byov.evaluate.embeddings import EmbeddingReader
 from byov.evaluate.evaluation import RowsOrError, Scope, evaluate_or_skip
 from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable
+from byov.sweeps.worker_pool import local_workers, run_tasks
 
 MIN_FRAMES = 10_000  # with fewer frames, starting the processes takes longer than scoring
 # Memory for double-precision copies of 1,024 dimensions, and classifier caches.

@@ -25,10 +25,10 @@ from platform import node
 from tempfile import NamedTemporaryFile
 from typing import Any, TypeVar
 
-from byov.cluster.worker_pool import STEP_SECONDS, thread_variables
 from byov.device import usable_cores
 from byov.errors import ClusterError, ProcessLost
 from byov.progress import Stop, raise_if_stopped
+from byov.sweeps.worker_pool import STEP_SECONDS, thread_variables
 
 T = TypeVar("T")
 LOCAL = "local"

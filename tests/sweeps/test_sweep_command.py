@@ -15,7 +15,7 @@ from tests.cluster.tiny_sweeps import (
 )
 
 from byov.cli.sweep import main
-from byov.cluster.grids import Folders, read_grid
+from byov.sweeps.grids import Folders, read_grid
 
 COMMAND = "from byov.cli.sweep import main; main()"
 

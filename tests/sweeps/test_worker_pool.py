@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from byov.cluster.worker_pool import local_workers, run_tasks
 from byov.errors import Interrupted, ProcessLost
+from byov.sweeps.worker_pool import local_workers, run_tasks
 
 MODULE = """
 import os, time

@@ -5,10 +5,10 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from byov.cluster.grids import Folders, PlannedRun
 from byov.device import Device, pick_device
 from byov.evaluate.embeddings import read_manifest
 from byov.progress import Progress, track
+from byov.sweeps.grids import Folders, PlannedRun
 from byov.text import format_duration, pluralize
 
 STEPS = 3  # timed steps, after a warm-up step

@@ -19,12 +19,12 @@ from tests.ray_processes import all_processes, can_hide_folders, descendants, op
 
 from byov.cache.verify import verify_folder
 from byov.cli.extract import main
-from byov.cluster.extraction import MAX_VIDEOS, split_jobs
-from byov.cluster.ray_pool import ClusterOptions, ray_session
-from byov.cluster.worker_pool import MAX_LOSSES
 from byov.data.dataset import Video
 from byov.errors import ClusterError
 from byov.extract.plan import Job
+from byov.sweeps.extraction import MAX_VIDEOS, split_jobs
+from byov.sweeps.ray_pool import ClusterOptions, ray_session
+from byov.sweeps.worker_pool import MAX_LOSSES
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
 LONG = 600  # in frames; long enough that a process can be killed during extraction

@@ -3,8 +3,8 @@
 import pytest
 from tests.cluster.tiny_sweeps import make_cache
 
-from byov.cluster.grids import MAX_NAME_LENGTH, parse_grid, plan_runs, read_grid
 from byov.errors import SweepError
+from byov.sweeps.grids import MAX_NAME_LENGTH, parse_grid, plan_runs, read_grid
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from typing import Any
 
 from tests.factories import read_files, write_cache
 
-from byov.cluster.grids import Folders, PlannedRun, RunGrid, plan_runs
-from byov.cluster.sweep import SweepResult, sweep
-from byov.cluster.worker_pool import PoolTask
+from byov.sweeps.grids import Folders, PlannedRun, RunGrid, plan_runs
+from byov.sweeps.sweep import SweepResult, sweep
+from byov.sweeps.worker_pool import PoolTask
 
 TINY = {
     "dataset": "toy",

@@ -5,7 +5,7 @@ import pytest
 from tests.cluster.tiny_sweeps import make_folders
 from tests.ray_processes import RayProcesses, TwoMachines
 
-from byov.cluster.grids import Folders
+from byov.sweeps.grids import Folders
 
 
 @pytest.fixture(scope="module", autouse=True)
