@@ -2,8 +2,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cluster.tiny_sweeps import make_folders
 from tests.ray_processes import RayProcesses, TwoMachines
+from tests.sweeps.tiny_sweeps import make_folders
 
 from byov.sweeps.grids import Folders
 

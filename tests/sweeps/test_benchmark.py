@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from tests.cluster.tiny_sweeps import make_cache
 from tests.factories import CLIP
+from tests.sweeps.tiny_sweeps import make_cache
 
 from byov.cli.sweep import main
 from byov.sweeps import paper_tables

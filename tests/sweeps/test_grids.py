@@ -1,7 +1,7 @@
 """Tests of grids: planned runs, run names and invalid files."""
 
 import pytest
-from tests.cluster.tiny_sweeps import make_cache
+from tests.sweeps.tiny_sweeps import make_cache
 
 from byov.errors import SweepError
 from byov.sweeps.grids import MAX_NAME_LENGTH, parse_grid, plan_runs, read_grid

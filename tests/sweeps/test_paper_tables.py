@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from tests.cluster.tiny_sweeps import make_cache, sweep_inline
+from tests.sweeps.tiny_sweeps import make_cache, sweep_inline
 
 from byov.cli.sweep import main
 from byov.errors import SweepError

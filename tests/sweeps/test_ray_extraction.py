@@ -13,9 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from tests.cluster.tiny_sweeps import contents
 from tests.factories import write_noise_videos
 from tests.ray_processes import all_processes, can_hide_folders, descendants, open_files
+from tests.sweeps.tiny_sweeps import contents
 
 from byov.cache.verify import verify_folder
 from byov.cli.extract import main

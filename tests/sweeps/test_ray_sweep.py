@@ -9,7 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from tests.cluster.tiny_sweeps import (
+from tests.ray_processes import descendants
+from tests.sweeps.tiny_sweeps import (
     NAMES,
     contents,
     make_folders,
@@ -18,7 +19,6 @@ from tests.cluster.tiny_sweeps import (
     wait_for_epochs,
     write_grid,
 )
-from tests.ray_processes import descendants
 
 from byov.sweeps.grids import read_grid
 

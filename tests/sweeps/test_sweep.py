@@ -7,7 +7,8 @@ import shutil
 from dataclasses import asdict
 
 import pytest
-from tests.cluster.tiny_sweeps import (
+from tests.factories import write_features
+from tests.sweeps.tiny_sweeps import (
     NAMES,
     QUICK,
     TINY,
@@ -17,7 +18,6 @@ from tests.cluster.tiny_sweeps import (
     states,
     sweep_inline,
 )
-from tests.factories import write_features
 
 from byov.cache.atomic import exclusive
 from byov.cache.digests import read_sealed_json, seal_json

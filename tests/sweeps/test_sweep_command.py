@@ -5,7 +5,7 @@ import os
 import signal
 
 import pytest
-from tests.cluster.tiny_sweeps import (
+from tests.sweeps.tiny_sweeps import (
     NAMES,
     contents,
     states,
