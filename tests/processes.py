@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+import pytest
 
 ROOT = str(Path(__file__).parents[1])
 # Environment variables that change the output of commands are not inherited.
@@ -29,6 +31,13 @@ ENVIRONMENT = {key: value for key, value in os.environ.items() if key not in _UN
 SERVER = multiprocessing.get_context("forkserver")
 # Adam imports the last one.
 SERVER.set_forkserver_preload(["byov.cli.train", "byov.train.run", "torch._dynamo"])
+
+
+def skip_or_fail(reason: str) -> NoReturn:
+    """Skip a test that cannot run on this machine, or fail it with CI=true."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 @dataclass(frozen=True)

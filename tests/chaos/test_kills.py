@@ -5,11 +5,15 @@ from pathlib import Path
 
 import pytest
 from tests.chaos import kills
+from tests.processes import skip_or_fail
 
 from byov.cache.atomic import replacing
 
-LACKING = kills.why_not()
-pytestmark = pytest.mark.skipif(bool(LACKING), reason=LACKING)
+
+@pytest.fixture(scope="module", autouse=True)
+def strace():
+    if reason := kills.why_not():
+        skip_or_fail(reason)
 
 
 @pytest.mark.slow

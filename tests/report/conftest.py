@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.factories import write_video
+from tests.processes import skip_or_fail
 from tests.report.browser import Browser, Tab, find_chromium
 from tests.report.made_up import make_content
 
@@ -204,7 +205,7 @@ def page(content: Content) -> str:
 def browser() -> Iterator[Browser]:
     program = find_chromium()
     if program is None:
-        pytest.skip("needs chromium or google-chrome (or its path in BYOV_CHROMIUM)")
+        skip_or_fail("needs chromium or google-chrome (or its path in BYOV_CHROMIUM)")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         started = Browser(program, Path(folder))
         yield started
