@@ -1,13 +1,13 @@
 """SHA-256 digests of files and of their contents.
 
-A sealed file contains its own digest, computed with the 64 digest characters set to zero. JSON
-files store it under the key `file_sha256`, safetensors files under the same key in their metadata.
+A sealed file contains its own digest, computed with the 64 digest characters set to zero, so it
+detects every changed byte. JSON files store it under the key `file_sha256`, safetensors files under
+the same key in their metadata.
 A file without a digest is not checked, so users can accept a manual edit by deleting the digest.
 """
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +23,8 @@ SEAL_NAME = "file_sha256"
 ACCEPT_EDIT = f'to accept an edit made by hand, delete the line "{SEAL_NAME}"'
 METADATA_KEY = "byov"  # metadata key in safetensors files
 
-_ZEROS = "0" * 64
-BLANK_SEAL = {SEAL_NAME: _ZEROS}
-# Safetensors metadata is JSON inside JSON, so its quotes are escaped.
-_SEAL = re.compile(rb'\\?"' + SEAL_NAME.encode() + rb'\\?" ?: ?\\?"([^"\\]*)')
+_ZEROS = b"0" * 64
+BLANK_SEAL = {SEAL_NAME: _ZEROS.decode()}
 
 FINGERPRINT_SAMPLES = 16
 FINGERPRINT_SAMPLE_BYTES = 16 << 10
@@ -105,31 +103,22 @@ def json_sha256(value: Any) -> str:
     ).hexdigest()
 
 
-def seal(content: bytes | bytearray) -> bytes:
+def seal(content: bytes) -> bytes:
     """Fill in the blank digest (BLANK_SEAL) in the content of a file."""
-    blank = _SEAL.search(content)
-    if blank is None or blank[1] != _ZEROS.encode():
+    if _ZEROS not in content:
         raise ValueError("no blank seal in the content")
-    first, end = blank.span(1)
-    return b"".join(
-        (content[:first], hashlib.sha256(content).hexdigest().encode(), memoryview(content)[end:])
-    )
+    return content.replace(_ZEROS, hashlib.sha256(content).hexdigest().encode(), 1)
 
 
-def check_seal(content: bytes) -> bool:
-    """Return whether the content of a file includes its digest; raise SealError if the digest does
-    not match.
+def _check_seal(content: bytes, digest: Any, head_size: int | None = None) -> None:
+    """Raise SealError unless `digest`, contained in the first `head_size` bytes, is that of the
+    content.
     """
-    found = _SEAL.search(content)
-    if found is None:
-        return False
-    first, end = found.span(1)
-    digest = hashlib.sha256(content[:first])
-    digest.update(_ZEROS.encode())
-    digest.update(memoryview(content)[end:])
-    if found[1] != digest.hexdigest().encode():
+    head = content[:head_size]
+    computed = hashlib.sha256(head.replace(str(digest).encode(), _ZEROS, 1))
+    computed.update(memoryview(content)[len(head) :])
+    if digest != computed.hexdigest():
         raise SealError(f"does not match its digest ({SEAL_NAME}): it is damaged or was edited")
-    return True
 
 
 def seal_json(record: Mapping[str, Any]) -> bytes:
@@ -139,15 +128,13 @@ def seal_json(record: Mapping[str, Any]) -> bytes:
 
 def read_sealed_json(content: bytes) -> dict[str, Any]:
     """Parse a JSON file and verify its digest, if it has one."""
-    is_sealed = check_seal(content)
     record = json.loads(content)
     if not isinstance(record, dict):
         raise ValueError("not a JSON object")
-    record.pop(SEAL_NAME, None)
+    if SEAL_NAME in record:
+        _check_seal(content, record.pop(SEAL_NAME))
     # A digest under another key means that the key is damaged.
-    if not is_sealed and any(
-        isinstance(value, str) and len(value) == len(_ZEROS) for value in record.values()
-    ):
+    elif any(isinstance(value, str) and len(value) == len(_ZEROS) for value in record.values()):
         raise SealError(f"has a digest that is not called {SEAL_NAME}: it is damaged")
     return record
 
@@ -157,9 +144,17 @@ class WeightsFile:
     """Digest and metadata of a verified safetensors file."""
 
     sha256: str
-    sealed: bool  # False for a file that byov did not write
-    identity: str | None  # identity of the run that wrote the file
-    metadata: dict[str, Any]  # run identity, method, seed and step; empty if not sealed
+    metadata: dict[str, Any]  # run identity, method, seed and step; empty if byov did not write it
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the file contains its own digest, as all files written by byov do."""
+        return bool(self.metadata)
+
+    @property
+    def identity(self) -> str | None:
+        """Identity of the run that wrote the file."""
+        return self.metadata.get("identity")
 
     @property
     def origin(self) -> str:
@@ -175,17 +170,17 @@ def check_weights(path: Path) -> WeightsFile:
         if path.exists() and not path.is_file():  # a device such as /dev/zero, which has no end
             raise ValueError("not a regular file")
         content = path.read_bytes()
-        is_sealed = check_seal(content)
-        header = content[8 : 8 + int.from_bytes(content[:8], "little")]
-        metadata = (
-            dict(json.loads(json.loads(header)["__metadata__"][METADATA_KEY])) if is_sealed else {}
-        )
+        head_size = 8 + int.from_bytes(content[:8], "little")
+        header = json.loads(content[8:head_size])
+        metadata = json.loads(header.get("__metadata__", {}).get(METADATA_KEY, "{}"))
+        if SEAL_NAME in metadata:
+            _check_seal(content, metadata[SEAL_NAME], head_size)
+        else:
+            metadata = {}
     except FileNotFoundError:
         raise CacheError(f"{path}: no such file") from None
     except SealError as error:
         raise CacheError(f"{path}: {error}") from None
-    except (OSError, LookupError, TypeError, ValueError, RecursionError) as error:
+    except (OSError, AttributeError, TypeError, ValueError, RecursionError) as error:
         raise CacheError(f"{path}: not readable ({error})") from error
-    return WeightsFile(
-        hashlib.sha256(content).hexdigest(), is_sealed, metadata.get("identity"), metadata
-    )
+    return WeightsFile(hashlib.sha256(content).hexdigest(), metadata)

@@ -126,7 +126,6 @@ class RowWriter:
                     maxshape=(None, *block.shape[1:]),
                     chunks=(CHUNK_ROWS, *block.shape[1:]),
                     dtype=block.dtype,
-                    fletcher32=True,  # lets other HDF5 tools detect damage, too
                 )
             dataset = self._file[name]
             dataset.resize(self._written_rows + count, axis=0)
@@ -322,11 +321,11 @@ def _open_dataset(file: h5py.File, name: str) -> h5py.h5d.DatasetID:
         raise ValueError(f"{name!r} has unexpected dtype {dtype} or shape {shape}")
     if prod(shape) * dtype.itemsize > file.id.get_filesize():
         raise ValueError(f"{name!r} of shape {shape} is larger than the file")
-    filters = [settings.get_filter(index)[0] for index in range(settings.get_nfilters())]
+    filters = {settings.get_filter(index)[0] for index in range(settings.get_nfilters())}
     if (
         settings.get_layout() != h5py.h5d.CHUNKED
         or settings.get_chunk() != (CHUNK_ROWS, *shape[1:])
-        or filters != [h5py.h5z.FILTER_FLETCHER32]
+        or not filters <= {h5py.h5z.FILTER_FLETCHER32}  # only compression is dangerous
     ):
         raise ValueError(f"{name!r} has a storage layout that byov does not write")
     # HDF5 would return zeros for missing chunks.

@@ -9,10 +9,11 @@ byov-extract can skip unchanged files. You may delete it.
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from dataclasses import asdict, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -88,8 +89,8 @@ class IndexedFile:
 
 @dataclass(config=READ_FROM_FILE)
 class FileIndex:
-    """Index of a dataset's files, saved as index.json; ignored if it is damaged or does not match
-    manifest.json.
+    """Index of a dataset's files, saved as index.json; ignored if it cannot be read or does not
+    match manifest.json.
     """
 
     manifest_sha256: str = ""
@@ -104,7 +105,7 @@ class FileIndex:
     schema_version: int = digests.SCHEMA_VERSION
 
     def save(self, folder: Path) -> None:
-        write_bytes(folder / INDEX_NAME, digests.seal_json(asdict(self)))
+        write_bytes(folder / INDEX_NAME, (json.dumps(asdict(self), indent=1) + "\n").encode())
 
 
 _MANIFEST = TypeAdapter(Manifest)
@@ -115,7 +116,7 @@ def load_manifest(path: Path) -> Manifest:
     """Read a manifest and verify its digest; raise CacheError if it is missing, damaged or
     edited.
     """
-    return _read(path, _MANIFEST)
+    return _read(path, _MANIFEST, digests.read_sealed_json)
 
 
 def load_index(folder: Path) -> FileIndex:
@@ -160,14 +161,13 @@ def relative_sources(folder: Path, videos: dict[str, Path]) -> dict[str, str]:
 
 def _read_index(folder: Path) -> FileIndex:
     path = folder / INDEX_NAME
-    return _read(path, _INDEX) if path.exists() else FileIndex()
+    return _read(path, _INDEX, json.loads) if path.exists() else FileIndex()
 
 
-def _read(path: Path, adapter: TypeAdapter[T]) -> T:
+def _read(path: Path, adapter: TypeAdapter[T], parse: Callable[[bytes], dict[str, Any]]) -> T:
     try:
         content = path.read_bytes()
-        digests.check_seal(content)
-        digests.check_schema(json.loads(content)["schema_version"], path)
+        digests.check_schema(parse(content)["schema_version"], path)
         return adapter.validate_json(content)
     except digests.NewerSchemaError:
         raise

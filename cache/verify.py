@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from byov.cache import runs
-from byov.cache.digests import check_seal, check_weights
+from byov.cache.digests import SEAL_NAME, check_weights
 from byov.cache.embeddings import EMBED_AGAIN, check_current, check_training_data
 from byov.cache.features import Header, check_same_identity, read_header, video_header
 from byov.cache.hdf5 import EXTRACT_AGAIN, read_array
@@ -111,7 +111,11 @@ def verify_all(features_dir: Path, runs_dir: Path, dataset: str | None = None) -
 
 def _check_manifest(path: Path) -> bool:
     load_manifest(path)
-    return check_seal(path.read_bytes())
+    return _is_sealed(path)
+
+
+def _is_sealed(path: Path) -> bool:
+    return SEAL_NAME in json.loads(path.read_bytes())
 
 
 def verify_folder(folder: Path) -> Iterator[Checked]:
@@ -180,7 +184,7 @@ def verify_run(
     def check(path: Path) -> bool:
         if manifest and FILES_KEY in run.training:
             check_training_data(run, features_dir, manifest)
-        return check_seal(path.read_bytes())
+        return _is_sealed(path)
 
     yield _run_check(config, "", check)
     yield from _verify_models(run)

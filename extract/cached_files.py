@@ -75,8 +75,12 @@ class CacheReader:
         )
         annotation = hashlib.sha256(repr(labeling).encode()).hexdigest()
         known = self._files.get(video.id)
+        listed = self.entries.get(video.id)
+        # The index has no digest, so its numbers must agree with those in the manifest.
         if known is not None and (
-            (known.size, known.mtime_ns, known.annotation_sha256)
+            listed is None
+            or (known.frames, known.fps) != (listed.frames, listed.fps)
+            or (known.size, known.mtime_ns, known.annotation_sha256)
             != (file.st_size, file.st_mtime_ns, annotation)
         ):
             known = None
@@ -94,9 +98,8 @@ class CacheReader:
             )
             facts = (file.st_size, file.st_mtime_ns, header.frames, header.fps, header.ratios)
             indexed = IndexedFile(*facts, source_state, annotation)
-        entry = self.entries.get(video.id)
-        if known and entry and entry.frames == indexed.frames:
-            labels = entry.labels
+        if known and listed:
+            labels = listed.labels
         else:
             labels = video.phases(read_array(path, "pts_seconds"))
         entry = manifest_entry(video, indexed.frames, indexed.fps, labels)

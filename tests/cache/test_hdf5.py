@@ -12,7 +12,7 @@ from byov.errors import CacheError
 
 ATTRIBUTES = {"text": "Küche", "empty": "", "number": 3, "real": 0.5, "flag": True}
 # Storage layout of byov's columns.
-STORED = {"chunks": (64, 16), "maxshape": (None, 16), "fletcher32": True}
+STORED = {"chunks": (64, 16), "maxshape": (None, 16)}
 
 
 def rows_of(count):

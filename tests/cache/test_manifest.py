@@ -138,13 +138,10 @@ def test_index_reads_back_unless_it_is_of_another_manifest(tmp_path, index):
 
 
 @pytest.mark.usefixtures("index")
-@pytest.mark.parametrize("content", [None, "{", "[]", "{}", "[" * 100_000])
+@pytest.mark.parametrize("content", ["{", "[]", "{}", "[" * 100_000])
 def test_missing_or_damaged_index_is_ignored(tmp_path, content):
     path = tmp_path / "index.json"
-    if content is None:
-        path.write_text(path.read_text().replace("456", "457"))
-    else:
-        path.write_text(content)
+    path.write_text(content)
     assert load_index(tmp_path) == FileIndex()
     with pytest.raises(CacheError, match=r"index\.json.*byov-extract"):
         read_sources(tmp_path)

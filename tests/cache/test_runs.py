@@ -1,7 +1,9 @@
 import json
 import os
 
+import numpy as np
 import pytest
+from safetensors.numpy import save
 from tests.factories import make_training, write_file
 
 from byov.cache.digests import seal_json
@@ -128,7 +130,7 @@ def test_model_must_match_the_digest_in_config(tmp_path):
         CacheError, match=r"no model yet; finish the run with byov-train --run \S+ --resume"
     ):
         check_model(tmp_path, {})
-    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    (tmp_path / "model.safetensors").write_bytes(save({"weight": np.ones(3)}))
     digest = check_model(tmp_path, {}).sha256
     assert check_model(tmp_path, {"files_sha256": {"model.safetensors": digest}}).sha256 == digest
     with pytest.raises(
