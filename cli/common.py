@@ -35,7 +35,7 @@ from byov.folders import features_folder, runs_folder
 from byov.plugins import PROBLEMS
 from byov.progress import Stop
 from byov.records import problem
-from byov.sweeps.ray_pool import ClusterOptions
+from byov.workers import ClusterOptions
 
 T = TypeVar("T")
 

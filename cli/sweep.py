@@ -25,10 +25,10 @@ from byov.sweeps.paper_tables import (
     plan_paper,
     shipped_grid,
 )
-from byov.sweeps.ray_pool import ClusterOptions
 from byov.sweeps.sweep import RunStatus, SweepResult, run_status, sweep, sweep_workers
 from byov.sweeps.sweep_tables import sweep_results, sweep_tables
 from byov.text import format_duration, pluralize, printable
+from byov.workers import ClusterOptions
 
 PAPER = "paper"
 BENCHMARK = "benchmark"

@@ -18,9 +18,8 @@ from byov.extract.encoder_names import EncoderName, parse_encoder
 from byov.extract.encoders import FrameEncoder, load_encoder
 from byov.extract.plan import ExtractionOptions, Job, Outcome, Plan, VideoOutcome
 from byov.progress import NO_PROGRESS, Progress, Stop, never
-from byov.sweeps.ray_pool import ClusterOptions, ray_workers, run_on_all
-from byov.sweeps.worker_pool import run_tasks
 from byov.text import pluralize
+from byov.workers import ClusterOptions, RayWorkers
 
 LOGGER = logging.getLogger(__name__)
 CHUNKS_PER_WORKER = 8  # small chunks let all workers finish at about the same time
@@ -55,22 +54,22 @@ def extract_on_cluster(
     one_per_folder = list({job.video.path.parent: job.video.path for job in jobs}.values())
     outcome = Outcome()
     try:
-        with ray_workers(
-            cluster, plan.folder, one_per_folder, stop=stop, max_workers=len(jobs)
+        with RayWorkers(
+            cluster, plan.folder, one_per_folder, tasks=len(jobs), stop=stop
         ) as workers:
-            identity, *others = run_on_all(
-                workers, partial(_load_identity, plan.encoder, options), stop
-            ).values()
+            identity, *others = workers.call_all(
+                partial(_load_identity, plan.encoder, options), stop
+            )
             for other in others:
                 _refuse_difference(identity, other)
             extraction.refuse_other_identity(plan, jobs, identity)
-            LOGGER.info(f"extracting with {pluralize(len(workers), 'worker')}")
+            LOGGER.info(f"extracting with {pluralize(workers.count, 'worker')}")
             chunk = partial(ExtractVideos, plan.encoder, options, identity)
-            chunks = [chunk(tuple(some)) for some in split_jobs(jobs, len(workers))]
+            chunks = [chunk(tuple(some)) for some in split_jobs(jobs, workers.count)]
             started = time.monotonic()
             with extraction.job_bars(jobs, progress) as (videos, frames):
-                for task, result, error in run_tasks(
-                    workers, chunks, stop=stop, split=ExtractVideos.split
+                for task, result, error in workers.run(
+                    chunks, stop=stop, split=ExtractVideos.split
                 ):
                     if isinstance(error, ProcessLost):
                         reason = (

@@ -10,7 +10,7 @@ from byov.errors import EvaluationError, ProcessLost
 from byov.evaluate.embeddings import EmbeddingReader
 from byov.evaluate.evaluation import RowsOrError, Scope, evaluate_or_skip
 from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable
-from byov.sweeps.worker_pool import local_workers, run_tasks
+from byov.workers import LocalWorkers
 
 MIN_FRAMES = 10_000  # with fewer frames, starting the processes takes longer than scoring
 # Memory for double-precision copies of 1,024 dimensions, and classifier caches.
@@ -54,10 +54,10 @@ def evaluate_in_processes(
     ]
     scored = {}
     with (
-        local_workers(processes) as workers,
+        LocalWorkers(processes) as workers,
         progress.bar("rows", unit="row", total=len(tasks), brief=True) as bar,
     ):
-        for task, rows, error in run_tasks(workers, tasks, stop=stop):
+        for task, rows, error in workers.run(tasks, stop=stop):
             if error is not None:
                 raise (
                     EvaluationError(f"{task.reader.name}: {error}")

@@ -11,7 +11,7 @@ import logging
 import time
 import traceback
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -47,10 +47,9 @@ from byov.evaluate.tasks import find_tasks
 from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable, never
 from byov.sweeps.estimates import estimate_runs, total_time
 from byov.sweeps.grids import SWEEP_FOLDER, Folders, PlannedRun, joint_scope
-from byov.sweeps.ray_pool import ClusterOptions, ray_workers
-from byov.sweeps.worker_pool import Worker, local_workers, run_tasks
 from byov.text import format_duration, pluralize
 from byov.train.settings import differences, settings_of
+from byov.workers import ClusterOptions, LocalWorkers, RayWorkers, Workers
 
 LOGGER = logging.getLogger(__name__)
 SCORES_NAME = "scores.json"
@@ -178,21 +177,21 @@ class SweepResult:
 
 def sweep_workers(
     where: ClusterOptions | int, runs: Sequence[PlannedRun], folders: Folders, stop: Stop = never
-) -> AbstractContextManager[Sequence[Worker]]:
-    """Start workers on a Ray cluster, or the given number of processes on this machine."""
+) -> Workers:
+    """Return an executor on a Ray cluster, or with a number of processes on this machine."""
     if isinstance(where, int):
-        return local_workers(where)
+        return LocalWorkers(where)
     manifests = [
         manifest_path(folders.features, dataset)
         for dataset in dict.fromkeys(run.dataset for run in runs)
     ]
-    return ray_workers(where, folders.runs, manifests, stop=stop, max_workers=len(runs))
+    return RayWorkers(where, folders.runs, manifests, tasks=len(runs), stop=stop)
 
 
 def sweep(
     runs: Sequence[PlannedRun],
     folders: Folders,
-    workers: Sequence[Worker],
+    workers: Workers,
     *,
     retry: bool = False,
     device: Device = "auto",
@@ -222,7 +221,7 @@ def sweep(
         estimates = (
             estimate_runs(planned, folders, device, Stoppable(progress, stop)) if measure else {}
         )
-        expected = total_time(estimates.values(), len(workers))
+        expected = total_time(estimates.values(), workers.count)
         LOGGER.info(f"{pluralize(len(runs), 'run')}, {len(to_do)} to do{expected}")
         for run_task in to_do:
             (folders.runs / run_task.name / FAILURE_NAME).unlink(missing_ok=True)
@@ -231,9 +230,7 @@ def sweep(
         tasks: list[RunTask | BaselineTask] = [*to_do, *baselines]
         bar = stack.enter_context(progress.bar("runs", unit="run", total=len(to_do)))
         done = 0
-        for task, result, error in run_tasks(
-            workers, tasks, stop=stop, grace_seconds=GRACE_SECONDS
-        ):
+        for task, result, error in workers.run(tasks, stop=stop, grace_seconds=GRACE_SECONDS):
             if isinstance(task, RunTask):
                 # A lost process is not recorded as a failure, so that the next sweep resumes the
                 # run.

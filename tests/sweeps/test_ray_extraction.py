@@ -23,8 +23,7 @@ from byov.data.dataset import Video
 from byov.errors import ClusterError
 from byov.extract.plan import Job
 from byov.sweeps.extraction import MAX_VIDEOS, split_jobs
-from byov.sweeps.ray_pool import ClusterOptions, ray_session
-from byov.sweeps.worker_pool import MAX_LOSSES
+from byov.workers import MAX_LOSSES, ClusterOptions, ray_session
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
 LONG = 600  # in frames; long enough that a process can be killed during extraction

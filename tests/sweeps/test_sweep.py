@@ -12,7 +12,7 @@ from tests.sweeps.tiny_sweeps import (
     NAMES,
     QUICK,
     TINY,
-    InlineWorker,
+    InlineWorkers,
     contents,
     make_folders,
     states,
@@ -47,8 +47,8 @@ def run(folders):
     result.
     """
 
-    def run(worker=None, *, retry=False, stop=lambda: False, **settings):
-        return sweep_inline([make_grid(**settings)], folders, worker, retry=retry, stop=stop)
+    def run(workers=None, *, retry=False, stop=lambda: False, **settings):
+        return sweep_inline([make_grid(**settings)], folders, workers, retry=retry, stop=stop)
 
     return run
 
@@ -76,10 +76,10 @@ def test_finished_runs_are_complete_and_not_touched_again(run, folders):
         }
 
     before = times()
-    worker = InlineWorker()
-    _, result = run(worker, **SEEDS)
+    workers = InlineWorkers()
+    _, result = run(workers, **SEEDS)
     assert states(result) == ["finished"] * 2
-    assert not set(NAMES) & set(worker.done)
+    assert not set(NAMES) & set(workers.done)
     assert times() == before
     for name in NAMES:
         files = {path.name for path in (folders.runs / name).iterdir()}
@@ -105,9 +105,9 @@ def test_a_diverged_run_fails_alone_and_is_retried_on_request(run, folders):
     assert (bad.state, good.state) == ("failed", "finished")
     assert (folders.runs / bad.name / FAILURE_NAME).exists()
     for retry in (False, True):
-        worker = InlineWorker()
-        _, result = run(worker, retry=retry, lr=[1e30, 1e-3])
-        assert (bad.name in worker.done) is retry
+        workers = InlineWorkers()
+        _, result = run(workers, retry=retry, lr=[1e30, 1e-3])
+        assert (bad.name in workers.done) is retry
         assert (result.runs[0].state, result.runs[0].detail) == ("failed", bad.detail)
 
 
@@ -131,9 +131,9 @@ def test_a_run_that_cannot_start_leaves_its_name_free(folders):
 @pytest.mark.parametrize("calls", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_resumed_sweep_equals_an_uninterrupted_one(run, uninterrupted, folders, calls):
     remaining = iter(range(calls))
-    worker = InlineWorker(lambda: next(remaining, None) is None)
+    workers = InlineWorkers(lambda: next(remaining, None) is None)
     with pytest.raises(Interrupted):
-        run(worker, stop=lambda: worker.stopped, **SEEDS)
+        run(workers, stop=lambda: workers.stopped, **SEEDS)
     assert contents(folders.runs) != contents(uninterrupted.runs)
     _, result = run(**SEEDS)
     assert states(result) == ["finished"] * 2
@@ -145,9 +145,9 @@ def test_a_run_of_so_many_steps_is_resumed_and_then_finished(folders):
         {key: value for key, value in TINY.items() if key != "epochs"} | {"steps": 5}, "grid.toml"
     )
     remaining = iter(range(2))
-    worker = InlineWorker(lambda: next(remaining, None) is None)
+    workers = InlineWorkers(lambda: next(remaining, None) is None)
     with pytest.raises(Interrupted):
-        sweep_inline([grid], folders, worker, stop=lambda: worker.stopped)
+        sweep_inline([grid], folders, workers, stop=lambda: workers.stopped)
     for _ in range(2):
         (planned,), result = sweep_inline([grid], folders)
         assert states(result) == ["finished"]
@@ -185,11 +185,11 @@ def test_scores_are_recomputed_when_damaged_or_of_other_inputs(run, folders):
     scores.write_bytes(before.replace(b'"value": 0.', b'"value": 0.1', 1))
     run(**SEEDS)
     assert scores.read_bytes() == before
-    fewer_tasks = InlineWorker()
-    other_split = InlineWorker()
+    fewer_tasks = InlineWorkers()
+    other_split = InlineWorkers()
     run(fewer_tasks)
     run(other_split, evaluation=QUICK | {"split": "val"})
-    assert [NAMES[0] in worker.done for worker in (fewer_tasks, other_split)] == [False, True]
+    assert [NAMES[0] in workers.done for workers in (fewer_tasks, other_split)] == [False, True]
     assert scores.read_bytes() != before
 
 

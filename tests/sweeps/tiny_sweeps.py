@@ -14,7 +14,7 @@ from tests.factories import read_files, write_cache
 
 from byov.sweeps.grids import Folders, PlannedRun, RunGrid, plan_runs
 from byov.sweeps.sweep import SweepResult, sweep
-from byov.sweeps.worker_pool import PoolTask
+from byov.workers import Workers, WorkerTask
 
 TINY = {
     "dataset": "toy",
@@ -66,18 +66,23 @@ def write_grid(path: Path, runs: Sequence[dict[str, Any]] = (), **settings: Any)
     return path
 
 
-class InlineWorker:
-    """Worker that runs tasks in this process and records their names in `done`.
+class InlineWorkers(Workers):
+    """Executor with one worker, itself, that runs tasks in this process and records their names in
+    `done`.
 
     `stopped` becomes True once `stop` has returned True to a task.
     """
 
     def __init__(self, stop: Callable[[], bool] = lambda: False) -> None:
+        super().__init__(1)
         self.done: list[str] = []
         self.stopped = False
         self._should_stop = stop
 
-    def submit(self, task: PoolTask) -> "Future[Any]":
+    def _start(self) -> "InlineWorkers":
+        return self
+
+    def submit(self, task: WorkerTask) -> "Future[Any]":
         future: Future[Any] = Future()
         self.done.append(task.name)
         try:
@@ -93,18 +98,16 @@ class InlineWorker:
     def result(self, future: "Future[Any]") -> Any:
         return future.result()
 
-    def restart(self) -> None: ...
-
     def stop(self) -> None: ...
 
     def close(self) -> None: ...
 
 
 def sweep_inline(
-    grids: Sequence[RunGrid], folders: Folders, worker: InlineWorker | None = None, **options: Any
+    grids: Sequence[RunGrid], folders: Folders, workers: InlineWorkers | None = None, **options: Any
 ) -> tuple[list[PlannedRun], SweepResult]:
     runs = plan_runs(grids, folders.features)
-    return runs, sweep(runs, folders, [worker or InlineWorker()], device="cpu", **options)
+    return runs, sweep(runs, folders, workers or InlineWorkers(), device="cpu", **options)
 
 
 def states(result: SweepResult) -> list[str]:

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from byov.errors import Interrupted, ProcessLost
-from byov.sweeps.worker_pool import local_workers, run_tasks
+from byov.workers import LocalWorkers
 
 MODULE = """
 import os, time
@@ -38,7 +38,7 @@ def code(tmp_path, monkeypatch):
 
 @pytest.fixture
 def workers():
-    with local_workers(2) as workers:
+    with LocalWorkers(2) as workers:
         yield workers
 
 
@@ -59,7 +59,7 @@ def test_results_exceptions_and_lost_workers(workers, code, tmp_path, caplog):
         code("recovers", f"{count}if attempts < 3: os.kill(os.getpid(), 9)\nresult = attempts"),
         *(code(f"square {number}", f"result = {number} ** 2") for number in range(5)),
     ]
-    finished = {task.name: error or result for task, result, error in run_tasks(workers, tasks)}
+    finished = {task.name: error or result for task, result, error in workers.run(tasks)}
     assert finished.keys() == {task.name for task in tasks}
     *threads, group = finished["environment"]
     assert threads == ["1", "1"]
@@ -80,7 +80,7 @@ def test_split_tasks_run_instead_of_a_lost_one(workers, code):
         )
 
     tasks = [code(name, "os.kill(os.getpid(), 9)") for name in "xy"]
-    finished = {task.name: result for task, result, _ in run_tasks(workers, tasks, split=split)}
+    finished = {task.name: result for task, result, _ in workers.run(tasks, split=split)}
     assert finished == dict.fromkeys(("xa", "xb", "ya", "yb"), "half")
 
 
@@ -95,6 +95,6 @@ def test_stop_reaches_running_tasks_and_starts_no_others(workers, code, tmp_path
         return len(seen[-1]) == 2
 
     with pytest.raises(Interrupted):
-        list(run_tasks(workers, tasks, stop=stop, grace_seconds=60))
+        list(workers.run(tasks, stop=stop, grace_seconds=60))
     assert seen[-1] == paths[:2]
     assert not any(path.exists() for path in paths)
