@@ -10,6 +10,7 @@ from typing import Any
 import av
 import numpy as np
 from av.video.reformatter import VideoReformatter
+from safetensors.numpy import save
 
 from byov.cache.embeddings import EmbeddingProvenance, training_digests, write_embedding
 from byov.cache.features import FeatureWriter, Provenance, video_digest
@@ -291,7 +292,7 @@ def write_run(
         provenance: Changes to the provenance of every embedding file.
     """
     folder = runs_dir / name
-    model = f"model {name}".encode()
+    model = save({"weight": np.zeros(1)}, metadata={"run": name})
     features = features_dir / manifest.dataset / CLIP.replace("/", "--")
     digests = {
         video: video_digest(features, video.view, video.id, "merged/0.3")

@@ -5,6 +5,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
+from safetensors.numpy import save
 from tests.evaluate.conftest import CLIP_FOLDER
 from tests.factories import write_features
 
@@ -87,7 +88,7 @@ def test_absent_embeddings_name_the_command(run_reader, runs_dir):
 
 
 def test_embeddings_of_another_model_are_rejected(run_reader, runs_dir):
-    (runs_dir / "first" / "model.safetensors").write_bytes(b"trained on")
+    (runs_dir / "first" / "model.safetensors").write_bytes(save({"weight": np.ones(1)}))
     with pytest.raises(StaleError, match=r"the model has changed; .*--embed-only"):
         run_reader().frames("test")
 
