@@ -9,9 +9,10 @@ from typing import Annotated, Literal
 import typer
 
 from byov.cache.runs import choose_run
-from byov.cli import common
 from byov.cli import videos as cli_videos
-from byov.cli.common import UsageError, check_outputs
+from byov.cli.app import App
+from byov.cli.options import Config, Json, RunOption, RunsDir, UsageError, Version
+from byov.cli.outputs import check_outputs
 from byov.cli.signals import interruptible
 from byov.cli.terminal import PROGRESS
 from byov.data.own_videos import read_events
@@ -20,7 +21,7 @@ from byov.text import printable
 
 MAX_HEIGHT = 1440  # two wide panels still fit into the maximum frame size of H.264
 
-main = common.App()
+main = App()
 video_argument = partial(typer.Argument, show_default=False, exists=True, dir_okay=False)
 
 
@@ -32,7 +33,7 @@ def align(
         Path,
         typer.Option("--out", "-o", help="Output video (.mp4, .mov or .mkv); also writes .csv."),
     ],
-    run: common.RunOption = None,
+    run: RunOption = None,
     method: Annotated[
         Literal["dtw", "nearest"], typer.Option(help="Dynamic time warping, or nearest frames.")
     ] = "dtw",
@@ -51,10 +52,10 @@ def align(
     on_corrupt: cli_videos.OnCorruptOption = "error",
     max_pixels: cli_videos.MaxPixelsOption = MAX_PIXELS,
     overwrite: cli_videos.OverwriteOption = False,
-    as_json: common.Json = False,
-    runs_dir: common.RunsDir = Path("runs"),
-    _config: common.Config = None,
-    _version: common.Version = False,
+    as_json: Json = False,
+    runs_dir: RunsDir = Path("runs"),
+    _config: Config = None,
+    _version: Version = False,
 ) -> None:
     """Match the frames of two videos and show them side by side.
 

@@ -11,25 +11,23 @@ from byov.cache.features import read_header
 from byov.cache.hdf5 import read_columns
 from byov.cache.layout import encoder_folders
 from byov.cache.verify import summarize, verify_all
-from byov.cli import common
+from byov.cli.app import App
+from byov.cli.exit_codes import FAILED
+from byov.cli.options import FeaturesDir, Json, RunsDir, Version
 from byov.cli.terminal import PROGRESS, print_rows
 from byov.progress import track
 from byov.text import format_size, pluralize, printable
 
-main = common.App(
-    "Inspect the feature cache, and verify the cache and the runs.", no_args_is_help=True
-)
+main = App("Inspect the feature cache, and verify the cache and the runs.", no_args_is_help=True)
 
 
 @main.callback()
-def _options(_version: common.Version = False) -> None:
+def _options(_version: Version = False) -> None:
     pass
 
 
 @main.command("ls")
-def list_contents(
-    features_dir: common.FeaturesDir = Path("features"), as_json: common.Json = False
-) -> None:
+def list_contents(features_dir: FeaturesDir = Path("features"), as_json: Json = False) -> None:
     """List cached datasets and encoders with videos, frames, STM ratios and size."""
     summaries = [summarize(folder) for folder in encoder_folders(features_dir)]
     if as_json:
@@ -63,7 +61,7 @@ def show(
     file: Annotated[
         Path, typer.Argument(help="HDF5 file in the feature cache.", exists=True, dir_okay=False)
     ],
-    as_json: common.Json = False,
+    as_json: Json = False,
 ) -> None:
     """Show the arrays and the provenance of a cached file."""
     header = read_header(file, "pass an intact .h5 file from the feature cache")
@@ -90,9 +88,9 @@ def verify(
     dataset: Annotated[
         str | None, typer.Argument(help="Dataset to verify.", show_default="all")
     ] = None,
-    features_dir: common.FeaturesDir = Path("features"),
-    runs_dir: common.RunsDir = Path("runs"),
-    as_json: common.Json = False,
+    features_dir: FeaturesDir = Path("features"),
+    runs_dir: RunsDir = Path("runs"),
+    as_json: Json = False,
 ) -> None:
     """Read all files in the cache and the runs and compare them with their checksums."""
     checked = list(
@@ -121,4 +119,4 @@ def verify(
                 )
             )
         print(f"{pluralize(len(checked), 'file')} checked, {len(bad)} bad")
-    raise typer.Exit(common.FAILED if bad else 0)
+    raise typer.Exit(FAILED if bad else 0)

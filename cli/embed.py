@@ -11,11 +11,13 @@ import typer
 
 from byov.cache.layout import check_name
 from byov.cache.runs import choose_run
-from byov.cli import common
 from byov.cli import videos as cli_videos
-from byov.cli.common import UsageError, check_outputs, note_unfinished
+from byov.cli.app import App
+from byov.cli.exit_codes import FAILED
+from byov.cli.options import Config, Json, RunOption, RunsDir, UsageError, Version
+from byov.cli.outputs import check_outputs
 from byov.cli.signals import interruptible
-from byov.cli.terminal import PROGRESS, note
+from byov.cli.terminal import PROGRESS, note, note_unfinished
 from byov.data.dataset import View
 from byov.data.own_videos import video_files
 from byov.data.video import MAX_PIXELS
@@ -26,7 +28,7 @@ from byov.text import pluralize, printable
 Format = Literal["h5", "npz"]
 SUFFIXES = (".h5", ".npz")
 
-main = common.App()
+main = App()
 
 
 @main.command()
@@ -38,7 +40,7 @@ def embed(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Output folder or, for one video, .h5 or .npz file.")
     ],
-    run: common.RunOption = None,
+    run: RunOption = None,
     view: Annotated[
         View | None, typer.Option(help="Camera view of the videos, stored in the output files.")
     ] = None,
@@ -52,10 +54,10 @@ def embed(
     on_corrupt: cli_videos.OnCorruptOption = "error",
     max_pixels: cli_videos.MaxPixelsOption = MAX_PIXELS,
     overwrite: cli_videos.OverwriteOption = False,
-    as_json: common.Json = False,
-    runs_dir: common.RunsDir = Path("runs"),
-    _config: common.Config = None,
-    _version: common.Version = False,
+    as_json: Json = False,
+    runs_dir: RunsDir = Path("runs"),
+    _config: Config = None,
+    _version: Version = False,
 ) -> None:
     """Embed every frame of one or more videos with a trained model.
 
@@ -112,7 +114,7 @@ def embed(
     if as_json:
         summary = {"run": record.name, "view": view, "files": files, "failures": failures}
         print(json.dumps(summary | {"seconds": round(time.monotonic() - started, 3)}, indent=1))
-    raise typer.Exit(common.FAILED if failures else 0)
+    raise typer.Exit(FAILED if failures else 0)
 
 
 def _targets(

@@ -13,11 +13,21 @@ from byov.cache.hdf5 import read_columns
 from byov.cache.layout import cached_files
 from byov.cache.manifest import Manifest
 from byov.cache.runs import RunRecord, choose_runs
-from byov.cli import common
-from byov.cli.common import UsageError, check_folder, note_unfinished
+from byov.cli.app import App
+from byov.cli.options import (
+    Config,
+    FeaturesDir,
+    Json,
+    RunsDir,
+    UsageError,
+    Version,
+    dataset_option,
+    run_option,
+)
+from byov.cli.outputs import check_folder
 from byov.cli.score_table import print_and_save
-from byov.cli.signals import interruptible
-from byov.cli.terminal import PROGRESS, note
+from byov.cli.signals import interruptible, run_stoppable
+from byov.cli.terminal import PROGRESS, note, note_unfinished
 from byov.evaluate import evaluation
 from byov.evaluate.embedding_files import is_embedded, open_embeddings, source_videos
 from byov.evaluate.embeddings import read_manifest
@@ -35,7 +45,7 @@ else:
     TaskChoice = Literal[(*TASKS, ALL)]
 DEFAULTS = EvaluationOptions()
 
-main = common.App()
+main = App()
 
 
 @main.command()
@@ -45,9 +55,7 @@ def evaluate(
     ] = None,
     run: Annotated[
         list[str] | None,
-        common.run_option(
-            help="Run to score; repeat to average over seeds.", show_default="newest"
-        ),
+        run_option(help="Run to score; repeat to average over seeds.", show_default="newest"),
     ] = None,
     features: Annotated[
         list[str] | None,
@@ -63,7 +71,7 @@ def evaluate(
     ] = None,
     dataset: Annotated[
         str | None,
-        common.dataset_option(help="Dataset for --features, or with labels for --embeddings."),
+        dataset_option(help="Dataset for --features, or with labels for --embeddings."),
     ] = None,
     encoder: Annotated[str | None, typer.Option(help="Encoder for --features.")] = None,
     split: Annotated[
@@ -103,11 +111,11 @@ def evaluate(
             help="Folder for results.json, .md and .tex.", show_default="folder of a single run"
         ),
     ] = None,
-    as_json: common.Json = False,
-    runs_dir: common.RunsDir = Path("runs"),
-    features_dir: common.FeaturesDir = Path("features"),
-    _config: common.Config = None,
-    _version: common.Version = False,
+    as_json: Json = False,
+    runs_dir: RunsDir = Path("runs"),
+    features_dir: FeaturesDir = Path("features"),
+    _config: Config = None,
+    _version: Version = False,
 ) -> None:
     """Score frame embeddings of runs, cached features or your own files.
 
@@ -202,7 +210,7 @@ def evaluate(
         results = interruptible(lambda: evaluation.compare(manifest, readers, scope, PROGRESS))
     else:
         in_processes = partial(evaluate_in_processes, readers, scope, processes, PROGRESS)
-        scored = common.run_stoppable(in_processes, "interrupted")
+        scored = run_stoppable(in_processes, "interrupted")
         results = evaluation.compare(manifest, readers, scope, scored=scored)
     document = results.to_dict()
     stem = _stem(task, protocol, split)

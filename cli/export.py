@@ -7,12 +7,14 @@ from typing import Annotated
 import typer
 
 from byov.cache.runs import choose_run
-from byov.cli import common
 from byov.cli import videos as cli_videos
-from byov.cli.common import UsageError, check_outputs, note_unfinished
+from byov.cli.app import App
+from byov.cli.options import Config, Json, RunsDir, UsageError, Version
+from byov.cli.outputs import check_outputs
+from byov.cli.terminal import note_unfinished
 from byov.text import printable
 
-main = common.App()
+main = App()
 
 
 @main.command()
@@ -29,10 +31,10 @@ def export(
     ] = None,
     encoder: cli_videos.EncoderOption = None,
     overwrite: cli_videos.OverwriteOption = False,
-    as_json: common.Json = False,
-    runs_dir: common.RunsDir = Path("runs"),
-    _config: common.Config = None,
-    _version: common.Version = False,
+    as_json: Json = False,
+    runs_dir: RunsDir = Path("runs"),
+    _config: Config = None,
+    _version: Version = False,
 ) -> None:
     """Export a trained model for another runtime.
 

@@ -8,10 +8,25 @@ from typing import Annotated
 
 import typer
 
-from byov.cli import common
 from byov.cli import videos as cli_videos
-from byov.cli.common import UsageError
-from byov.cli.signals import interruptible
+from byov.cli.app import App
+from byov.cli.exit_codes import FAILED
+from byov.cli.options import (
+    Cluster,
+    Config,
+    Cpus,
+    DatasetsDir,
+    FeaturesDir,
+    Gpus,
+    Json,
+    UsageError,
+    Version,
+    Workers,
+    parse_cluster,
+    parse_numbers,
+)
+from byov.cli.outputs import check_folder
+from byov.cli.signals import interruptible, run_stoppable
 from byov.cli.terminal import PROGRESS, note, print_rows
 from byov.data import READERS
 from byov.data.own_videos import DEFAULT_SPLIT_FRACTIONS
@@ -27,7 +42,7 @@ RATIOS = ",".join(map(str, DEFAULT_RATIOS))
 DEFAULT_SPLIT = ",".join(f"{fraction:g}" for fraction in DEFAULT_SPLIT_FRACTIONS)
 RESUME = "finished videos are kept; run the same command to resume"
 
-main = common.App()
+main = App()
 
 
 @main.command()
@@ -114,25 +129,25 @@ def extract(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Extract cached videos again.")
     ] = False,
-    cluster: common.Cluster = None,
-    workers: common.Workers = None,
-    cpus_per_worker: common.Cpus = None,
-    gpus_per_worker: common.Gpus = None,
-    as_json: common.Json = False,
-    datasets_dir: common.DatasetsDir = Path("datasets"),
-    features_dir: common.FeaturesDir = Path("features"),
-    _config: common.Config = None,
-    _version: common.Version = False,
+    cluster: Cluster = None,
+    workers: Workers = None,
+    cpus_per_worker: Cpus = None,
+    gpus_per_worker: Gpus = None,
+    as_json: Json = False,
+    datasets_dir: DatasetsDir = Path("datasets"),
+    features_dir: FeaturesDir = Path("features"),
+    _config: Config = None,
+    _version: Version = False,
 ) -> None:
     """Run a frozen vision model on every frame of a dataset. Cached videos are skipped."""
     cli_videos.keep_freed_memory()
     started = time.monotonic()
-    parsed_ratios = common.parse_numbers("--ratios", ratios)
+    parsed_ratios = parse_numbers("--ratios", ratios)
     parsed_shard = _parse_shard(shard)
-    ray = common.parse_cluster(cluster, workers, cpus_per_worker, gpus_per_worker, device)
+    ray = parse_cluster(cluster, workers, cpus_per_worker, gpus_per_worker, device)
     if ray is not None and parsed_shard != (1, 1):
         raise UsageError("--cluster distributes the videos itself. Omit --shard.")
-    fractions = None if split is None else common.parse_numbers("--split", split)
+    fractions = None if split is None else parse_numbers("--split", split)
     source = VideoSource(dataset, manifest, folder, lerobot, ego, exo, task, fractions, name)
     options = ExtractionOptions(
         ratios=parsed_ratios,
@@ -154,28 +169,28 @@ def extract(
     if encoder is None:
         note(f"encoder: {plan.encoder.id} (choose another with --encoder)")
     if check:
-        raise typer.Exit(common.FAILED if _check(plan, as_json=as_json) else 0)
+        raise typer.Exit(FAILED if _check(plan, as_json=as_json) else 0)
 
     def run(jobs: Sequence[Job]) -> Outcome:
-        common.check_folder(plan.folder, "--features-dir")
+        check_folder(plan.folder, "--features-dir")
         from byov.extract.extraction import run_plan
 
         if ray is None:
             return interruptible(lambda: run_plan(plan, jobs, PROGRESS), f"interrupted; {RESUME}")
         from byov.sweeps.extraction import extract_on_cluster
 
-        return common.run_stoppable(
+        return run_stoppable(
             lambda stop: extract_on_cluster(plan, jobs, options, ray, PROGRESS, stop),
             f"interrupted; {RESUME}",
         )
 
     try:
         outcome = extract_plan(plan, run)
-    except OSError:  # for example, the disk is full; common.App prints the reason
+    except OSError:  # for example, the disk is full; App prints the reason
         note(f"stopped; {RESUME}")
         raise
     _print_summary(plan, outcome, time.monotonic() - started, as_json=as_json)
-    raise typer.Exit(common.FAILED if outcome.failures else 0)
+    raise typer.Exit(FAILED if outcome.failures else 0)
 
 
 def _parse_shard(text: str) -> tuple[int, int]:

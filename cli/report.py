@@ -8,11 +8,12 @@ import typer
 
 from byov.cache.atomic import write_text
 from byov.cache.runs import choose_run, choose_runs
-from byov.cli import common
-from byov.cli.common import check_outputs, note_unfinished
+from byov.cli.app import App
+from byov.cli.options import Config, FeaturesDir, Json, RunOption, RunsDir, Version
+from byov.cli.outputs import check_outputs
 from byov.cli.score_table import print_tables
 from byov.cli.signals import interruptible
-from byov.cli.terminal import PROGRESS, note
+from byov.cli.terminal import PROGRESS, note, note_unfinished
 from byov.evaluate.protocols import ScoredSplit
 from byov.text import format_size, printable
 
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
 
 REPORT_NAME = "report.html"
 
-main = common.App()
+main = App()
 
 
 @main.command()
 def report(
-    run: common.RunOption = None,
+    run: RunOption = None,
     compare: Annotated[
         list[str] | None,
         typer.Option(help="Run to compare with; repeatable. Only the first is in all sections."),
@@ -56,11 +57,11 @@ def report(
         float, typer.Option(min=3, max=500, help="Maximum size of the page in MB.")
     ] = 15.0,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Random seed for t-SNE.")] = 0,
-    as_json: common.Json = False,
-    runs_dir: common.RunsDir = Path("runs"),
-    features_dir: common.FeaturesDir = Path("features"),
-    _config: common.Config = None,
-    _version: common.Version = False,
+    as_json: Json = False,
+    runs_dir: RunsDir = Path("runs"),
+    features_dir: FeaturesDir = Path("features"),
+    _config: Config = None,
+    _version: Version = False,
 ) -> None:
     """Write scores, curves, projections and frames of a run to one HTML file that works offline;
     print the scores.

@@ -16,30 +16,31 @@ from byov.cache.runs import (
     readable_runs,
     size_bytes,
 )
-from byov.cli import common
+from byov.cli.app import App
+from byov.cli.options import Json, RunsDir, Version, complete_runs
 from byov.cli.terminal import note, print_rows, value_text
 from byov.text import format_size, pluralize, printable
 from byov.train.settings import option_name, settings_classes
 
-RunName = Annotated[str, typer.Argument(help="Name of a run.", autocompletion=common.complete_runs)]
+RunName = Annotated[str, typer.Argument(help="Name of a run.", autocompletion=complete_runs)]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
-main = common.App("List, compare and delete runs, and delete checkpoints of finished runs.")
+main = App("List, compare and delete runs, and delete checkpoints of finished runs.")
 
 
 @main.callback(invoke_without_command=True)
 def _options(
     context: typer.Context,
-    as_json: common.Json = False,
-    runs_dir: common.RunsDir = Path("runs"),
-    _version: common.Version = False,
+    as_json: Json = False,
+    runs_dir: RunsDir = Path("runs"),
+    _version: Version = False,
 ) -> None:
     if context.invoked_subcommand is None:
         list_all(runs_dir, as_json)
 
 
 @main.command("ls")
-def list_all(runs_dir: common.RunsDir = Path("runs"), as_json: common.Json = False) -> None:
+def list_all(runs_dir: RunsDir = Path("runs"), as_json: Json = False) -> None:
     """List runs, newest first, with method, dataset, epoch, best validation score and size (default
     command).
     """
@@ -60,8 +61,8 @@ def list_all(runs_dir: common.RunsDir = Path("runs"), as_json: common.Json = Fal
 def compare(
     first: RunName,
     second: RunName,
-    runs_dir: common.RunsDir = Path("runs"),
-    as_json: common.Json = False,
+    runs_dir: RunsDir = Path("runs"),
+    as_json: Json = False,
 ) -> None:
     """Show the settings, data and scores in which two runs differ."""
     facts_a, facts_b = (_facts(read_run(runs_dir, name)) for name in (first, second))
@@ -82,7 +83,7 @@ def compare(
 
 
 @main.command()
-def settings(run: RunName, runs_dir: common.RunsDir = Path("runs")) -> None:
+def settings(run: RunName, runs_dir: RunsDir = Path("runs")) -> None:
     """Print the settings of a run as TOML for byov-train --config."""
     record = read_run(runs_dir, run)
     # Print the folder only if byov-train cannot derive it from the encoder's name.
@@ -111,12 +112,10 @@ def settings(run: RunName, runs_dir: common.RunsDir = Path("runs")) -> None:
 def delete(
     runs: Annotated[
         list[str],
-        typer.Argument(
-            help="Names of runs.", show_default=False, autocompletion=common.complete_runs
-        ),
+        typer.Argument(help="Names of runs.", show_default=False, autocompletion=complete_runs),
     ],
     yes: Yes = False,
-    runs_dir: common.RunsDir = Path("runs"),
+    runs_dir: RunsDir = Path("runs"),
 ) -> None:
     """Delete runs with their models, embeddings and results."""
     records = [read_run(runs_dir, name) for name in dict.fromkeys(runs)]
@@ -132,12 +131,10 @@ def delete(
 def prune(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Names of runs.", show_default="all", autocompletion=common.complete_runs
-        ),
+        typer.Argument(help="Names of runs.", show_default="all", autocompletion=complete_runs),
     ] = None,
     yes: Yes = False,
-    runs_dir: common.RunsDir = Path("runs"),
+    runs_dir: RunsDir = Path("runs"),
 ) -> None:
     """Delete the checkpoints of finished runs; models, embeddings and results stay.
 

@@ -1,15 +1,18 @@
 """Handle Ctrl-C and SIGTERM: stop at once, or after the current step."""
 
 import _thread
+import io
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from types import FrameType
 from typing import NoReturn, TypeVar
 
 from byov.cache.atomic import creation, discard_own
 from byov.cli.terminal import note
+from byov.errors import Interrupted
+from byov.progress import Stop
 
 T = TypeVar("T")
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -109,6 +112,20 @@ def interruptible(work: Callable[[], T], message: str = "interrupted") -> T:
     except Stopped as stopped:
         note(message)
         exit_now(stopped.exit_code)
+
+
+def run_stoppable(work: Callable[[Stop], T], message: str) -> T:
+    """Return `work(stop)`, where `stop()` is True after the first signal. A second signal ends the
+    process at once.
+
+    `work` runs in another thread, because Ray replaces the signal handlers of the main thread.
+    """
+    # Hide Ray's messages about dead workers.
+    with deferred_stop() as stop, redirect_stdout(io.StringIO()):
+        try:
+            return interruptible(lambda: work(stop), message)
+        except Interrupted:
+            raise Stopped(stop.signal_number or signal.SIGTERM, message) from None
 
 
 def exit_now(code: int) -> NoReturn:

@@ -10,9 +10,24 @@ from typing import Annotated, Any
 import typer
 
 from byov.cache.digests import SCHEMA_VERSION
-from byov.cli import common
-from byov.cli.common import UsageError, check_folder, parse_cluster, run_stoppable
+from byov.cli.app import App
+from byov.cli.exit_codes import FAILED
+from byov.cli.options import (
+    Cluster,
+    Config,
+    Cpus,
+    FeaturesDir,
+    Gpus,
+    Json,
+    RunsDir,
+    UsageError,
+    Version,
+    complete_datasets,
+    parse_cluster,
+)
+from byov.cli.outputs import check_folder
 from byov.cli.score_table import print_and_save
+from byov.cli.signals import run_stoppable
 from byov.cli.terminal import PROGRESS, note
 from byov.device import Device, usable_cores
 from byov.progress import Stop
@@ -36,7 +51,7 @@ experiment_option = partial(
     typer.Option, rich_help_panel="Experiments (byov-sweep paper, byov-sweep benchmark)"
 )
 
-main = common.App()
+main = App()
 
 
 @main.command()
@@ -57,9 +72,9 @@ def sweep_grid(
             min=1, help="Number of parallel runs, one thread each.", show_default="CPU cores"
         ),
     ] = None,
-    cluster: common.Cluster = None,
-    cpus_per_worker: common.Cpus = None,
-    gpus_per_worker: common.Gpus = None,
+    cluster: Cluster = None,
+    cpus_per_worker: Cpus = None,
+    gpus_per_worker: Gpus = None,
     device: Annotated[Device, typer.Option(help="Device for training.")] = "auto",
     out: Annotated[Path | None, typer.Option(help="Folder for results.json, .md and .tex.")] = None,
     table: Annotated[
@@ -69,7 +84,7 @@ def sweep_grid(
     dataset: Annotated[
         list[str] | None,
         experiment_option(
-            help="Dataset; repeatable.", show_default="all", autocompletion=common.complete_datasets
+            help="Dataset; repeatable.", show_default="all", autocompletion=complete_datasets
         ),
     ] = None,
     encoder: Annotated[
@@ -84,11 +99,11 @@ def sweep_grid(
     small: Annotated[
         bool, experiment_option("--small", help="Small models, short training (paper only).")
     ] = False,
-    as_json: common.Json = False,
-    runs_dir: common.RunsDir = Path("runs"),
-    features_dir: common.FeaturesDir = Path("features"),
-    _config: common.Config = None,
-    _version: common.Version = False,
+    as_json: Json = False,
+    runs_dir: RunsDir = Path("runs"),
+    features_dir: FeaturesDir = Path("features"),
+    _config: Config = None,
+    _version: Version = False,
 ) -> None:
     """Train and score all combinations of settings in a grid, the experiments in the paper, or the
     benchmark.
@@ -171,7 +186,7 @@ def sweep_grid(
         note(f"failed: {status.name}: {status.detail}")
     if failed:
         note(f"{len(failed)} of {pluralize(len(runs), 'run')} failed; pass --retry to try again")
-        raise typer.Exit(common.FAILED)
+        raise typer.Exit(FAILED)
 
 
 def _note_missing(planned: Sequence[PlannedRun]) -> None:

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 from tqdm import tqdm
 
+from byov.cache.runs import RunRecord, is_training, unfinished_text
 from byov.progress import Bar
 from byov.text import printable
 
@@ -22,6 +23,18 @@ LOG_WIDTH = 160  # width of tables if the output is not a terminal
 def note(message: str) -> None:
     """Print a message to standard error, so that standard output can be piped."""
     print(printable(message), file=sys.stderr, flush=True)
+
+
+def note_unfinished(runs: Iterable[RunRecord]) -> None:
+    """Print a note about each run whose training has not finished, and how to resume it."""
+    for run in runs:
+        if text := unfinished_text(run):
+            advice = (
+                ""
+                if is_training(run.folder)
+                else f"; resume with byov-train --run {run.name} --resume"
+            )
+            note(f"{run.name}: {text}{advice}")
 
 
 def table_console() -> Console:

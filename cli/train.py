@@ -14,8 +14,20 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
 
-from byov.cli import common
-from byov.cli.common import UsageError
+from byov.cli.app import App
+from byov.cli.exit_codes import BAD_USAGE, FAILED
+from byov.cli.options import (
+    Config,
+    FeaturesDir,
+    Json,
+    RunsDir,
+    UsageError,
+    Version,
+    dataset_option,
+    parse_numbers,
+    parse_ratio,
+    run_option,
+)
 from byov.cli.signals import SIGNALS, Stopped, deferred_stop, exit_now, ignore_signals
 from byov.cli.terminal import PROGRESS, note, value_text
 from byov.device import Device
@@ -33,7 +45,7 @@ METHOD_HELP = "Training method. " + " ".join(
     f"{name}: {cls.summary}" for name, cls in SETTINGS.items()
 )
 
-app = common.App()
+app = App()
 machine_option = partial(typer.Option, rich_help_panel="Machine")
 
 
@@ -66,7 +78,7 @@ def _option(name: str, kind: Any, description: str) -> inspect.Parameter:
         help=prefix + description,
         show_default=_defaults(name),
         rich_help_panel=panel,
-        parser=(lambda text: common.parse_numbers(f"--{option}", text)) if is_pair else None,
+        parser=(lambda text: parse_numbers(f"--{option}", text)) if is_pair else None,
         metavar="LOW,HIGH" if is_pair else None,
     )
     annotation = Annotated[(str if is_pair else kind) | None, info]  # type: ignore[valid-type]
@@ -120,14 +132,14 @@ def train(
     ratio: Annotated[
         float | None,
         typer.Option(
-            parser=common.parse_ratio,
+            parser=parse_ratio,
             metavar="FRACTION",
             help="STM ratio of the cached features.",
             show_default=str(shared.DEFAULT_RATIO),
         ),
     ] = None,
     dataset: Annotated[
-        str | None, common.dataset_option(help="Dataset in the cache.", show_default="the only one")
+        str | None, dataset_option(help="Dataset in the cache.", show_default="the only one")
     ] = None,
     encoder: Annotated[
         str | None,
@@ -135,7 +147,7 @@ def train(
     ] = None,
     run: Annotated[
         str | None,
-        common.run_option(help="Name of the run.", show_default="DATASET-METHOD-rRATIO-sSEED"),
+        run_option(help="Name of the run.", show_default="DATASET-METHOD-rRATIO-sSEED"),
     ] = None,
     resume: Annotated[
         bool,
@@ -161,11 +173,11 @@ def train(
             "--wandb", help="Log to Weights & Biases (set WANDB_MODE=offline to log to files)."
         ),
     ] = False,
-    as_json: common.Json = False,
-    features_dir: common.FeaturesDir = Path("features"),
-    runs_dir: common.RunsDir = Path("runs"),
-    _config: common.Config = None,
-    _version: common.Version = False,
+    as_json: Json = False,
+    features_dir: FeaturesDir = Path("features"),
+    runs_dir: RunsDir = Path("runs"),
+    _config: Config = None,
+    _version: Version = False,
     **settings: Any,
 ) -> None:
     """Train a method on cached features, keep the best model on the val split, and embed every
@@ -206,14 +218,14 @@ def train(
             )
         except Diverged as error:
             note(f"error: {error}")
-            raise typer.Exit(common.FAILED) from None
+            raise typer.Exit(FAILED) from None
         # Exit at once, as other threads may wait forever for the lost process.
         except ProcessLost as error:
             ignore_signals()
             if processes.reports_error():
                 with redirect_stderr(sys.__stderr__):
                     note(f"error: {error}")
-            exit_now(common.FAILED)
+            exit_now(FAILED)
         except Interrupted as error:  # stopped by a signal to this or another process of the run
             note(str(error))
             raise Stopped(stop.signal_number or signal.SIGTERM) from None
@@ -245,7 +257,7 @@ def main() -> None:
         processes = init_processes()
     except (ByovError, ProcessLost) as error:
         note(f"error: {error}")
-        sys.exit(common.FAILED)
+        sys.exit(FAILED)
     hidden = io.StringIO()
     code = 0
     out, err = (sys.stdout, sys.stderr) if processes.is_main else (hidden, hidden)
@@ -257,6 +269,6 @@ def main() -> None:
     ignore_signals()  # torchrun signals all processes as soon as one exits
     if processes.is_main and code:
         processes.reports_error()  # tells the others that the error has been printed
-    elif code in (common.FAILED, common.BAD_USAGE) and processes.reports_error():
+    elif code in (FAILED, BAD_USAGE) and processes.reports_error():
         note(hidden.getvalue().strip().rpartition("\n")[2])
     sys.exit(code)

@@ -4,7 +4,7 @@ from importlib.metadata import entry_points
 
 import pytest
 
-from byov.cli import common
+from byov.cli.app import App
 
 SCRIPTS = {
     point.name: point
@@ -13,9 +13,9 @@ SCRIPTS = {
 }
 APP = """
 import os, signal, sys
-from byov.cli import common
+from byov.cli.app import App
 from byov.cli.signals import run_in_thread
-app = common.App()
+app = App()
 
 @app.command()
 def work() -> None:
@@ -30,7 +30,7 @@ def run_app(call):
     """Run a function as a command in this process."""
 
     def run(body):
-        app = common.App()
+        app = App()
         app.command()(body)
         return call(app, "byov-work")
 

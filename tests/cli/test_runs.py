@@ -11,8 +11,8 @@ from tests.factories import make_training
 from byov.cache.atomic import exclusive
 from byov.cache.digests import file_sha256
 from byov.cache.runs import read_progress, read_run, size_bytes, unfinished_text
-from byov.cli.common import note_unfinished
 from byov.cli.runs import main
+from byov.cli.terminal import note_unfinished
 
 TRAINING = make_training(encoder="random/tiny", encoder_folder="random--tiny")
 

@@ -94,5 +94,5 @@ from {script.module} import {script.attr}
 
 
 def test_importing_the_commands_leaves_signal_handlers_alone(run_python):
-    script = "import signal; was = signal.getsignal(signal.SIGINT); import byov.cli.common; "
+    script = "import signal; was = signal.getsignal(signal.SIGINT); import byov.cli.train; "
     assert run_python(script + "print(signal.getsignal(signal.SIGINT) is was)").stdout == "True\n"

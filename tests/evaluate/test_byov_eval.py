@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 from tests.evaluate.conftest import GOLDEN
 
-from byov.cli.common import UsageError
 from byov.cli.evaluate import parse_ks
+from byov.cli.options import UsageError
 from byov.cli.score_table import print_table
 from byov.evaluate.frames import Score
 from byov.evaluate.table import Row, Table

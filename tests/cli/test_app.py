@@ -7,7 +7,11 @@ import typer
 from tests.cli.conftest import APP, SCRIPTS
 from tests.factories import write_file
 
-from byov.cli import common, train
+from byov.cli import train
+from byov.cli.app import App
+from byov.cli.exit_codes import FAILED
+from byov.cli.options import Config, RunsDir, UsageError
+from byov.cli.outputs import check_folder, check_outputs
 from byov.errors import CacheError
 from byov.train.settings import option_name, settings_classes
 
@@ -47,7 +51,7 @@ def error_line(done):
             "error: out of memory (can't start new thread)",
             1,
         ),
-        (typer.Exit(common.FAILED), "", 1),
+        (typer.Exit(FAILED), "", 1),
     ],
 )
 def test_errors_are_one_line_and_an_exit_code(run_app, error, message, code):
@@ -189,10 +193,10 @@ def test_command_without_arguments_shows_its_help(typed):
     "error", [PermissionError(13, "Permission denied"), FileNotFoundError(2, "No such file")]
 )
 def test_unusable_folder_names_the_option_that_moves_it(call, tmp_path, error):
-    app = common.App()
+    app = App()
 
     @app.command()
-    def work(runs_dir: common.RunsDir = tmp_path) -> None:
+    def work(runs_dir: RunsDir = tmp_path) -> None:
         error.filename = str(runs_dir / "a" / "config.json")
         raise error
 
@@ -205,16 +209,16 @@ def test_unusable_folder_names_the_option_that_moves_it(call, tmp_path, error):
 
 
 def test_folders_of_outputs_are_checked_first(tmp_path):
-    common.check_outputs([tmp_path / "new" / "a.html"], (), overwrite=False)
+    check_outputs([tmp_path / "new" / "a.html"], (), overwrite=False)
     (tmp_path / "file").touch()
     with pytest.raises(
-        common.UsageError, match=r"is a file, not a folder\. Choose another output with --out"
+        UsageError, match=r"is a file, not a folder\. Choose another output with --out"
     ):
-        common.check_folder(tmp_path / "file" / "new", "--out")
+        check_folder(tmp_path / "file" / "new", "--out")
     with pytest.raises(
-        common.UsageError, match=r"/proc: not writable \(.*\)\. Choose another output with -o"
+        UsageError, match=r"/proc: not writable \(.*\)\. Choose another output with -o"
     ):
-        common.check_outputs([Path("/proc/new/a.html")], (), overwrite=False)
+        check_outputs([Path("/proc/new/a.html")], (), overwrite=False)
 
 
 @pytest.fixture
@@ -222,7 +226,7 @@ def configured(call, tmp_path):
     """Run a command that prints its option values, with `text` in its --config file (None for no
     file).
     """
-    app = common.App()
+    app = App()
 
     @app.command()
     def work(
@@ -231,7 +235,7 @@ def configured(call, tmp_path):
         crop: str = "",
         fast: bool = True,
         batch_size: int = 1,
-        _config: common.Config = None,
+        _config: Config = None,
     ) -> None:
         print([lr, run, crop, fast, batch_size])
 
