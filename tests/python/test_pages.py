@@ -75,7 +75,7 @@ def links(text):
 
 @cache
 def find_command(name):
-    module = import_module(PROJECT["scripts"][name].partition(":")[0])
+    module = import_module(f"byov.cli.{PROJECT['scripts'][name].partition(':')[2]}")
     return typer.main.get_command(getattr(module, "app", module.main))
 
 
