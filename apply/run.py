@@ -24,9 +24,10 @@ from byov.data.video import (
 )
 from byov.device import Device, pick_device, usable_cores
 from byov.errors import ApplyError, UnknownVideoError
-from byov.evaluate.embeddings import RunEmbeddings
-from byov.evaluate.evaluation import Scope, evaluate, require_labels, tasks_of
+from byov.evaluate.compare import score
 from byov.evaluate.protocols import Protocol, ScoredSplit, Segment, segments
+from byov.evaluate.readers import RunEmbeddings
+from byov.evaluate.scope import ALL, choose_scope
 from byov.evaluate.table import Row
 from byov.evaluate.tasks import EvaluationOptions
 from byov.folders import Folder, features_folder, runs_folder
@@ -392,11 +393,10 @@ class Run:
             self.folder.parent, self.features_dir, self.name, untrained=untrained
         )
         check_choice("split", split, ScoredSplit)
-        require_labels(reader.manifest, split, tasks)
-        scope = Scope(
-            split, (protocol,), tasks or tasks_of(reader.manifest), options or EvaluationOptions()
+        scope = choose_scope(
+            reader.manifest, tasks or (ALL,), split=split, protocol=protocol, options=options
         )
-        return evaluate(reader, scope, Stoppable(progress, stop))[protocol]
+        return score(reader, scope, progress=Stoppable(progress, stop))[protocol]
 
 
 def load_run(

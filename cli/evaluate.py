@@ -1,11 +1,11 @@
 """byov-eval: score frame embeddings."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -28,17 +28,16 @@ from byov.cli.outputs import check_folder
 from byov.cli.score_table import print_and_save
 from byov.cli.signals import interruptible, run_stoppable
 from byov.cli.terminal import PROGRESS, note, note_unfinished
-from byov.evaluate import evaluation
+from byov.evaluate.compare import Results, compare, compare_file, compared_readers, rows_at_once
 from byov.evaluate.embedding_files import is_embedded, open_embeddings, source_videos
-from byov.evaluate.embeddings import read_manifest
 from byov.evaluate.protocols import ProtocolChoice, ScoredSplit
+from byov.evaluate.readers import EmbeddingReader, read_manifest
+from byov.evaluate.scope import ALL, Scope, choose_scope
 from byov.evaluate.table import verdict
-from byov.evaluate.tasks import TASKS, EvaluationOptions, scored_protocols
-from byov.sweeps.row_tasks import evaluate_in_processes, rows_at_once
+from byov.evaluate.tasks import TASKS, EvaluationOptions
 from byov.text import printable
 from byov.train.feature_store import choose_dataset, choose_folder
 
-ALL = "all"
 if TYPE_CHECKING:
     TaskChoice = str
 else:
@@ -142,20 +141,11 @@ def evaluate(
             f"--split {split}": split != "test",
             f"--protocol {protocol}": protocol not in (None, "standard"),
         }
-        for option, given in others.items():
-            if given:
-                raise UsageError(f"{option} cannot be combined with --embeddings.")
-        labels = read_manifest(features_dir, dataset) if dataset else None
-        sources = source_videos(features_dir, dataset) if dataset else None
-        options = replace(options, training_progression=True)
-        reader = open_embeddings(embeddings, labels, sources)
-        tasks = None if task == ALL else [task]
-        results = interruptible(lambda: evaluation.evaluate_file(reader, tasks, options, PROGRESS))
+        if given := [option for option, value in others.items() if value]:
+            raise UsageError(f"{given[0]} cannot be combined with --embeddings.")
+        results = _score_files(embeddings, features_dir, dataset, task, options)
         document = results.file_to_dict()
-        stem = _stem(task, None, "test")
-        print_and_save(
-            document, results.tables(), out, stem, as_json=as_json, summary=verdict(results.rows)
-        )
+        _deliver(results, document, out, _stem(task, None, "test"), as_json=as_json)
         return
     runs = choose_runs(runs_dir, run or [], dataset) if run or not features else []
     note_unfinished(runs)
@@ -176,47 +166,53 @@ def evaluate(
         encoder = encoder or (runs[0].encoder_folder if runs else None)
         columns = choose_columns(choose_folder(features_dir, name, encoder), features)
     manifest = read_manifest(features_dir, name)
-    scope = evaluation.scope_of_all(manifest, split, options)
-    if task is not None and task != ALL:
-        evaluation.require_labels(manifest, split, [task])
-        scope = replace(scope, tasks=(task,), protocols=TASKS[task].protocols[:1])
-    if protocol is not None:
-        scope = replace(scope, protocols=scored_protocols(scope.tasks, protocol))
-        if not scope.protocols:
-            raise UsageError(f"--task {task} cannot be scored with --protocol {protocol}.")
+    scope = choose_scope(manifest, [task or ALL], split=split, protocol=protocol, options=options)
     if task is None:
         _print_plan(scope, manifest, runs, columns)
         return
-    baselines: list[tuple[str, str]] = []
-    if task == ALL and not features:
-        baselines = evaluation.frozen_columns(
-            features_dir, name, [record.column for record in runs]
+    wants_baselines = task == ALL and not features
+    readers = compared_readers(
+        runs_dir, features_dir, name, runs, None if wants_baselines else columns
+    )
+    if wants_baselines and not any(reader.kind == "random" for reader in readers):
+        note(
+            f"no row for random features; to add one, extract {name} with --encoder "
+            "random/clip-vit-base-patch16"
         )
-        if not any(folder.startswith("random--") for folder, _ in baselines):
-            note(
-                f"no row for random features; to add one, extract {name} with --encoder "
-                "random/clip-vit-base-patch16"
-            )
     folder = out or (runs[0].folder if len(runs) == 1 and not features else None)
     if folder is not None and out is None and not os.access(folder, os.W_OK | os.X_OK):
         note(f"{folder}: permission denied; the results are not saved (choose a folder with --out)")
         folder = None
-    readers = evaluation.readers_to_compare(
-        runs_dir, features_dir, name, runs, requested=columns, baselines=baselines
+    results = _compare(readers, scope, skip_missing=protocol is None)
+    _deliver(results, results.to_dict(), folder, _stem(task, protocol, split), as_json=as_json)
+
+
+def _score_files(
+    path: Path, features_dir: Path, dataset: str | None, task: str, options: EvaluationOptions
+) -> Results:
+    labels = read_manifest(features_dir, dataset) if dataset else None
+    sources = source_videos(features_dir, dataset) if dataset else None
+    reader = open_embeddings(path, labels, sources)
+    options = replace(options, training_progression=True)
+    return interruptible(lambda: compare_file(reader, [task], options, PROGRESS))
+
+
+def _compare(readers: Sequence[EmbeddingReader], scope: Scope, *, skip_missing: bool) -> Results:
+    """Compare readers, in parallel processes if there are many frames to score."""
+    workers = rows_at_once(readers[0].manifest, scope.split, len(readers))
+    work = partial(
+        compare, readers, scope, skip_missing=skip_missing, workers=workers, progress=PROGRESS
     )
-    scope = evaluation.scope_of_runs(scope, readers, explicit=protocol is not None)
-    processes = rows_at_once(manifest, scope, len(readers))
-    if processes == 1:
-        results = interruptible(lambda: evaluation.compare(manifest, readers, scope, PROGRESS))
-    else:
-        in_processes = partial(evaluate_in_processes, readers, scope, processes, PROGRESS)
-        scored = run_stoppable(in_processes, "interrupted")
-        results = evaluation.compare(manifest, readers, scope, scored=scored)
-    document = results.to_dict()
-    stem = _stem(task, protocol, split)
-    print_and_save(
-        document, results.tables(), folder, stem, as_json=as_json, summary=verdict(results.rows)
-    )
+    if workers == 1:
+        return interruptible(work)
+    return run_stoppable(lambda stop: work(stop=stop), "interrupted")
+
+
+def _deliver(
+    results: Results, document: Mapping[str, Any], folder: Path | None, stem: str, *, as_json: bool
+) -> None:
+    summary = verdict(results.rows)
+    print_and_save(document, results.tables(), folder, stem, as_json=as_json, summary=summary)
 
 
 def parse_ks(text: str) -> tuple[int, ...]:
@@ -257,7 +253,7 @@ def _stem(task: str, protocol: str | None, split: str) -> str:
 
 
 def _print_plan(
-    scope: evaluation.Scope,
+    scope: Scope,
     manifest: Manifest,
     runs: Sequence[RunRecord],
     columns: Sequence[tuple[str, str]],

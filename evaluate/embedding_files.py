@@ -20,8 +20,8 @@ from byov.cache.features import read_header
 from byov.cache.layout import VIEWS, cached_files, encoder_folders
 from byov.cache.manifest import Manifest, VideoEntry
 from byov.errors import CacheError, EvaluationError
-from byov.evaluate.embeddings import EmbeddingReader
 from byov.evaluate.protocols import Segment
+from byov.evaluate.readers import EmbeddingReader
 from byov.records import UNLABELED
 
 # Name of each array → allowed NumPy dtype kinds and number of dimensions.

@@ -7,7 +7,7 @@ progression/{train,val}, kendalls_tau/<pairs>, few_shot/<fraction>/<setting>, ac
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean, stdev
@@ -20,6 +20,7 @@ from byov.evaluate.frames import Score
 from byov.text import printable
 
 Kind = Literal["random", "frozen", "time", "untrained", "run", "mean", "npz", "published"]
+KIND_ORDER: tuple[Kind, ...] = ("npz", "random", "frozen", "time", "untrained", "run")
 ABSENT = "-"
 # Columns that `columns_ahead` counts.
 COUNTED = ("classification/", "retrieval/map@10/", "actions/")
@@ -93,6 +94,26 @@ class Row:
             "origin": self.origin,
             "notes": list(self.notes),
         }
+
+
+Rows = dict[Protocol, Row]  # of one set of embeddings
+
+
+def first_row(rows: Rows) -> Row:
+    """Return the row of the first protocol; name, kind and origin are the same in all."""
+    return next(iter(rows.values()))
+
+
+def sort_rows(rows: Sequence[Rows]) -> list[Rows]:
+    """Sort rows by kind, in table order."""
+    return sorted(rows, key=lambda row: KIND_ORDER.index(first_row(row).kind))
+
+
+def mean_rows(rows: Sequence[Rows], name: str) -> Rows:
+    """Return the mean of rows for each protocol; a single row is only renamed."""
+    if len(rows) == 1:
+        return {protocol: replace(row, name=name) for protocol, row in rows[0].items()}
+    return {protocol: mean_row([row[protocol] for row in rows], name) for protocol in rows[0]}
 
 
 def mean_row(rows: Sequence[Row], name: str) -> Row:

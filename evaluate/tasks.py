@@ -24,7 +24,7 @@ from byov.evaluate.progression import (
     progression_targets,
     regressor_inputs,
 )
-from byov.evaluate.protocols import CHOICES, PROTOCOLS, Protocol
+from byov.evaluate.protocols import PROTOCOLS, Protocol
 from byov.evaluate.retrieval import (
     average_precision_of_each_query,
     ego_first,
@@ -458,16 +458,6 @@ def table_columns(
         return tables
     others = {title: columns for title, columns in tables.items() if not set(columns) <= set(main)}
     return {"Phase tasks": main} | others
-
-
-def scored_protocols(tasks: Sequence[str], choice: str = "all") -> tuple[Protocol, ...]:
-    """Return the chosen protocols that at least one of the tasks supports."""
-    chosen = CHOICES.get(choice, (choice,))
-    return tuple(
-        one
-        for one in PROTOCOLS
-        if one in chosen and any(one in TASKS[task].protocols for task in tasks)
-    )
 
 
 def score_frames(

@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from itertools import chain, groupby
 from math import isqrt
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,15 +22,16 @@ from byov.cache.hdf5 import read_array
 from byov.cache.layout import VIEWS
 from byov.cache.manifest import Manifest, load_index, read_sources
 from byov.cache.runs import DIAGNOSTICS_PREFIX, METRICS_NAME, RunRecord, read_metrics
-from byov.data.dataset import parse_source
+from byov.data.dataset import Split, parse_source
 from byov.data.own_videos import RESUME_MARK, UNLABELED_MARK
 from byov.device import usable_cores
 from byov.errors import CacheError, EvaluationError, TrainError
-from byov.evaluate import evaluation
-from byov.evaluate.embeddings import CachedFeatures, EmbeddingReader, RunEmbeddings
+from byov.evaluate.compare import Results, compare, compared_readers
 from byov.evaluate.frames import Frames
 from byov.evaluate.kendalls_tau import tau_of_each_pair
-from byov.evaluate.protocols import ScoredSplit, Segment, segments
+from byov.evaluate.protocols import Segment, segments
+from byov.evaluate.readers import CachedFeatures, EmbeddingReader, RunEmbeddings
+from byov.evaluate.scope import available_tasks, choose_scope
 from byov.evaluate.table import verdict
 from byov.evaluate.tasks import EvaluationOptions
 from byov.progress import NO_PROGRESS, Progress, track
@@ -45,7 +46,7 @@ from byov.train.progress import aligned_progress
 LOGGER = logging.getLogger(__name__)
 T = TypeVar("T")
 
-SPLITS = ("test", "val", "train")  # in order of preference
+SPLITS: tuple[Split, ...] = ("test", "val", "train")  # in order of preference
 MAX_VIDEOS = 60  # maximum number of videos per view
 # limits on the number of sampled frames per video
 MAX_SAMPLES = 100
@@ -89,7 +90,7 @@ class SplitEmbeddings:
     runs_dir: Path
     features_dir: Path
     reader: RunEmbeddings
-    split: str
+    split: Split
     segments: tuple[Segment, ...]
     frames: Frames
 
@@ -108,7 +109,7 @@ class SplitEmbeddings:
 
         NaN if undefined.
         """
-        if "tau" not in evaluation.tasks_of(self.reader.manifest):
+        if "tau" not in available_tasks(self.reader.manifest):
             return np.full(len(self.segments), np.nan)
         known = np.ma.masked_invalid(np.concatenate([self.taus, self.taus.T], axis=1))
         means: NDArray[np.float64] = known.mean(axis=1).filled(np.nan)
@@ -148,7 +149,7 @@ def collect(
     run: RunRecord,
     compared: Sequence[RunRecord] = (),
     *,
-    split: str | None = None,
+    split: Split | None = None,
     videos: Path | None = None,
     seed: int = 0,
     max_mb: float = 15.0,  # small enough to send by email
@@ -248,17 +249,17 @@ def collect(
 
 
 def read_split(
-    runs_dir: Path, features_dir: Path, run: str, split: str | None = None
+    runs_dir: Path, features_dir: Path, run: str, split: Split | None = None
 ) -> SplitEmbeddings:
     """Read a run's embeddings for a split, of at most MAX_VIDEOS videos per view."""
     reader = RunEmbeddings(runs_dir, features_dir, run)
-    if split is None:
-        available = {video.split for video in reader.manifest.videos if video.frames}
-        split = next((split for split in SPLITS if split in available), SPLITS[0])
-        if split != SPLITS[0]:
-            LOGGER.info(
-                f"{reader.manifest.dataset} has no test videos; the report shows the {split} split"
-            )
+    available = {video.split for video in reader.manifest.videos if video.frames}
+    usual: Split = min(SPLITS, key=lambda name: name not in available)
+    if split is None and usual != "test":
+        LOGGER.info(
+            f"{reader.manifest.dataset} has no test videos; the report shows the {usual} split"
+        )
+    split = split or usual
     everything = segments(reader.manifest, split)
     shown = limit_videos(everything)
     if len(shown) < len(everything):
@@ -286,24 +287,14 @@ def page_budget(
     return samples, max(available - int(lengths.clip(max=samples).sum()) * bytes_per_frame, 0)
 
 
-def _evaluate(
-    data: SplitEmbeddings, runs: Sequence[RunRecord], progress: Progress
-) -> evaluation.Results:
+def _evaluate(data: SplitEmbeddings, runs: Sequence[RunRecord], progress: Progress) -> Results:
     """Compute the results of byov-eval --task all."""
     manifest = data.reader.manifest
-    folders = (data.runs_dir, data.features_dir)
-    split: ScoredSplit | None = next(
-        (one for one in get_args(ScoredSplit) if one == data.split), None
-    )
-    if split is None:
+    if data.split == "train":
         raise EvaluationError(f"{manifest.dataset} has no test or val videos to score")
-    scope = evaluation.scope_of_all(manifest, split, EvaluationOptions())
-    frozen = evaluation.frozen_columns(
-        data.features_dir, manifest.dataset, [run.column for run in runs]
-    )
-    readers = evaluation.readers_to_compare(*folders, manifest.dataset, runs, baselines=frozen)
-    scope = evaluation.scope_of_runs(scope, readers, explicit=False)
-    return evaluation.compare(manifest, readers, scope, progress)
+    scope = choose_scope(manifest, split=data.split)
+    readers = compared_readers(data.runs_dir, data.features_dir, manifest.dataset, runs)
+    return compare(readers, scope, skip_missing=True, progress=progress)
 
 
 def _require_two_videos(data: SplitEmbeddings) -> None:
@@ -338,7 +329,7 @@ def find_failures(data: SplitEmbeddings) -> content.Failures:
     """Find the videos with the lowest mean tau, and their worst matches."""
     _require_two_videos(data)
     manifest = data.reader.manifest
-    if "tau" not in evaluation.tasks_of(manifest):
+    if "tau" not in available_tasks(manifest):
         raise EvaluationError(
             f"the videos of {manifest.dataset} show different actions, so Kendall's tau is "
             "undefined"

@@ -5,8 +5,8 @@ from math import prod
 from byov import __version__
 from byov.cache.runs import MODEL_NAME, RunRecord, unfinished_text
 from byov.errors import TrainError
-from byov.evaluate.embeddings import RunEmbeddings
 from byov.evaluate.frames import Frames
+from byov.evaluate.readers import RunEmbeddings
 from byov.text import pluralize
 from byov.train.checkpoint import tensor_shapes
 from byov.train.settings import differences, resolve_settings, settings_of

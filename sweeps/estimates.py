@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from byov.device import Device, pick_device
-from byov.evaluate.embeddings import read_manifest
+from byov.evaluate.readers import read_manifest
 from byov.progress import Progress, track
 from byov.sweeps.grids import Folders, PlannedRun
 from byov.text import format_duration, pluralize

@@ -18,17 +18,16 @@ from pydantic import Field, ValidationError
 
 from byov.cache.layout import check_name, encoder_slug, ratio_key, run_name
 from byov.errors import ByovError, SweepError
-from byov.evaluate.embeddings import first_header, read_manifest, row_title
-from byov.evaluate.evaluation import Scope, require_labels, scope_of_all
 from byov.evaluate.protocols import PROTOCOLS, ProtocolChoice, ScoredSplit, segments
-from byov.evaluate.tasks import TASKS, EvaluationOptions, scored_protocols
+from byov.evaluate.readers import first_header, read_manifest, row_title
+from byov.evaluate.scope import ALL, Scope, choose_scope
+from byov.evaluate.tasks import TASKS, EvaluationOptions
 from byov.records import Record, problem
 from byov.train import settings as shared
 from byov.train.feature_store import choose_folder
 
 SWEEP_FOLDER = ".sweep"  # inside the runs folder
 MAX_NAME_LENGTH = 120
-ALL = "all"
 _LONG_NAMES = {short: name for name, short in shared.SHORT_OPTIONS.items()}
 _FIELDS = [
     field for cls in shared.settings_classes().values() for field in cls.model_fields.items()
@@ -280,12 +279,8 @@ def _planned(
 @cache
 def _scope(choice: EvaluationChoice, features_dir: Path, dataset: str) -> Scope:
     manifest = read_manifest(features_dir, dataset)
-    usual = scope_of_all(manifest, choice.split, EvaluationOptions())
-    wanted = {*choice.tasks, *(usual.tasks if ALL in choice.tasks else ())}
-    require_labels(manifest, choice.split, [task for task in choice.tasks if task != ALL])
     segments(manifest, choice.split)  # raises if the split has no videos
-    tasks = tuple(task for task in TASKS if task in wanted)
-    return replace(usual, tasks=tasks, protocols=scored_protocols(tasks, choice.protocol))
+    return choose_scope(manifest, choice.tasks, split=choice.split, protocol=choice.protocol)
 
 
 def _run_name(

@@ -9,17 +9,18 @@ from typing import Any
 
 from byov.cache.layout import encoder_slug, ratio_key
 from byov.errors import SweepError
-from byov.evaluate.embeddings import read_manifest
-from byov.evaluate.evaluation import MEANS, count_videos, options_for
+from byov.evaluate.compare import MEANS, count_videos
 from byov.evaluate.frames import SETTINGS, Score
 from byov.evaluate.protocols import Protocol
 from byov.evaluate.published import MEAN_F1, MEAN_MAP, published_rows
-from byov.evaluate.table import Column, Row, Table
+from byov.evaluate.readers import read_manifest
+from byov.evaluate.scope import dataset_options
+from byov.evaluate.table import Column, Row, Table, sort_rows
 from byov.evaluate.tasks import SETTING_NAMES, TASKS, EvaluationOptions, main_columns
 from byov.report.content import ScoreCurve, ScorePanel
 from byov.sweeps.grids import Folders, GridBlock, PlannedRun, RunGrid, plan_runs, read_grid
 from byov.sweeps.sweep import SweepResult
-from byov.sweeps.sweep_tables import RowGroup, row_groups, sorted_baselines, untrained_rows
+from byov.sweeps.sweep_tables import RowGroup, row_groups, untrained_rows
 from byov.text import pluralize
 from byov.train.settings import DEFAULT_METHOD
 
@@ -228,7 +229,7 @@ def _paper_result(
     else:
         published = [row for row in published_rows(dataset) if row.name not in paper.hidden]
         kept = {*FROZEN_COLUMNS, *(f"merged/{ratio_key(run.ratio)}" for run in runs)}
-        frozen = [rows[STANDARD] for rows in sorted_baselines(result.baselines.get(dataset, []))]
+        frozen = [rows[STANDARD] for rows in sort_rows(result.baselines.get(dataset, []))]
         frozen = [row for row in frozen if row.origin.get("column", "cls") in kept]
         measured = [*frozen, *(rows[STANDARD] for rows in untrained_rows(groups)), *measured]
     counts = count_videos(read_manifest(folders.features, dataset), runs[0].scope)[STANDARD]
@@ -238,7 +239,7 @@ def _paper_result(
     notes = (MEANS,) if any(row.kind == "mean" for row in measured) else ()
     table = Table(
         title,
-        paper.columns(options_for(dataset, EvaluationOptions())),
+        paper.columns(dataset_options(dataset)),
         (*measured, *published),
         notes,
     )

@@ -5,23 +5,17 @@ runs/<run>/scores.json, scores-untrained.json     scores of a run and of its unt
 runs/.sweep/<dataset>[,<encoder>,<column>].json   scores of Time only and of frozen features
 """
 
-import hashlib
 import json
 import logging
 import time
 import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, replace
-from itertools import product
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import TypeAdapter
-
-from byov.cache.atomic import exclusive, write_bytes, write_text
-from byov.cache.digests import json_sha256, read_sealed_json, seal_json
-from byov.cache.hdf5 import read_digest
+from byov.cache.atomic import exclusive, write_text
 from byov.cache.layout import manifest_path, ratio_key
 from byov.cache.runs import (
     CHECKPOINTS_NAME,
@@ -33,17 +27,14 @@ from byov.cache.runs import (
 )
 from byov.device import Device
 from byov.errors import ByovError, CacheError, Diverged, Interrupted, StaleError, SweepError
-from byov.evaluate.embeddings import (
-    CachedFeatures,
+from byov.evaluate.compare import ScoreTask, baseline_readers, cached_rows, score
+from byov.evaluate.readers import (
     EmbeddingReader,
     RunEmbeddings,
     TimeOnly,
     read_manifest,
 )
-from byov.evaluate.evaluation import Scope, evaluate, frozen_columns, versions
-from byov.evaluate.protocols import PROTOCOLS, Protocol, segments
-from byov.evaluate.table import Row
-from byov.evaluate.tasks import find_tasks
+from byov.evaluate.table import Rows
 from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable, never
 from byov.sweeps.estimates import estimate_runs, total_time
 from byov.sweeps.grids import SWEEP_FOLDER, Folders, PlannedRun, joint_scope
@@ -58,7 +49,6 @@ FAILURE_NAME = ".failure.json"  # hidden, so that a folder with only this file i
 LOCK_SECONDS = 10.0  # how long to wait for another process to release a run
 GRACE_SECONDS = 60.0  # time for runs to write a checkpoint when stopped
 RunState = Literal["to train", "to resume", "cannot run", "finished", "failed", "stopped"]
-Rows = dict[Protocol, Row]
 
 
 @dataclass(frozen=True)
@@ -137,22 +127,7 @@ class RunTask:
         # Score the trained model last, because its scores mark the run as finished.
         for untrained in (True, False) if self.run.untrained else (False,):
             path, reader = run_scores(self.run, self.folders, untrained=untrained)
-            score(path, reader, self.run.scope, Stoppable(NO_PROGRESS, stop))
-
-
-@dataclass(frozen=True)
-class BaselineTask:
-    """Task that scores a baseline: frozen features or Time only."""
-
-    name: str
-    dataset: str
-    folders: Folders
-    scope: Scope
-    reader: EmbeddingReader
-
-    def __call__(self, stop: Stop) -> Rows:
-        path = self.folders.runs / SWEEP_FOLDER / f"{self.name}.json"
-        return score(path, self.reader, self.scope, Stoppable(NO_PROGRESS, stop))
+            score(reader, self.run.scope, path, Stoppable(NO_PROGRESS, stop))
 
 
 def _wait_until_free(folder: Path, stop: Stop) -> bool:
@@ -227,7 +202,7 @@ def sweep(
             (folders.runs / run_task.name / FAILURE_NAME).unlink(missing_ok=True)
         baselines = baseline_tasks(runs, folders)
         rows: dict[str, Rows] = {}
-        tasks: list[RunTask | BaselineTask] = [*to_do, *baselines]
+        tasks: list[RunTask | ScoreTask] = [*to_do, *baselines]
         bar = stack.enter_context(progress.bar("runs", unit="run", total=len(to_do)))
         done = 0
         for task, result, error in workers.run(tasks, stop=stop, grace_seconds=GRACE_SECONDS):
@@ -251,11 +226,11 @@ def sweep(
     by_dataset: dict[str, list[Rows]] = {}
     for baseline in baselines:
         if baseline.name in rows:
-            by_dataset.setdefault(baseline.dataset, []).append(rows[baseline.name])
+            by_dataset.setdefault(baseline.reader.manifest.dataset, []).append(rows[baseline.name])
     return SweepResult([results[run.name] for run in runs], by_dataset)
 
 
-def baseline_tasks(runs: Sequence[PlannedRun], folders: Folders) -> list[BaselineTask]:
+def baseline_tasks(runs: Sequence[PlannedRun], folders: Folders) -> list[ScoreTask]:
     """Return the tasks that score frozen features, Time only, and the standardized inputs of the
     runs.
     """
@@ -264,21 +239,16 @@ def baseline_tasks(runs: Sequence[PlannedRun], folders: Folders) -> list[Baselin
         of_dataset = [run for run in runs if run.dataset == dataset]
         scope = joint_scope([run.scope for run in of_dataset])
         inputs = {(run.encoder_folder, f"merged/{ratio_key(run.ratio)}") for run in of_dataset}
-        readers: dict[str, EmbeddingReader] = {
+        by_column = sorted(inputs, key=lambda pair: pair[::-1])
+        names: dict[str, EmbeddingReader] = {
             dataset: TimeOnly(read_manifest(folders.features, dataset))
         }
-        for encoder, column in frozen_columns(
-            folders.features, dataset, sorted({column for _, column in inputs})
-        ):
-            name = f"{dataset},{encoder},{column.replace('/', '-')}"
-            features = (folders.features, dataset, encoder)
-            readers[name] = CachedFeatures(*features, column)
-            if (encoder, column) in inputs:
-                readers[f"{name},standardized"] = CachedFeatures(
-                    *features, column, standardized=True
-                )
+        for reader in baseline_readers(folders.features, dataset, by_column):
+            name = f"{dataset},{reader.folder.name},{reader.column.replace('/', '-')}"
+            names[name + ",standardized" * reader.standardized] = reader
+        cache = folders.runs / SWEEP_FOLDER
         tasks += [
-            BaselineTask(name, dataset, folders, scope, reader) for name, reader in readers.items()
+            ScoreTask(name, reader, scope, cache / f"{name}.json") for name, reader in names.items()
         ]
     return tasks
 
@@ -332,18 +302,6 @@ def read_failure(run: Path) -> str | None:
         return f"unknown reason; cannot read {run / FAILURE_NAME}"
 
 
-@dataclass(frozen=True)
-class ScoreFile:
-    """Contents of a score file."""
-
-    inputs: dict[str, Any]  # digests, options and versions that the scores depend on
-    tasks: tuple[str, ...]
-    rows: Rows
-
-
-_SCORE_FILE = TypeAdapter(ScoreFile)
-
-
 def run_scores(
     run: PlannedRun, folders: Folders, *, untrained: bool = False
 ) -> tuple[Path, RunEmbeddings]:
@@ -354,72 +312,5 @@ def run_scores(
 
 def finished_rows(run: PlannedRun, folders: Folders, *, untrained: bool = False) -> Rows | None:
     """Return the scores of a run; None if they are missing or outdated."""
-    return cached_scores(*run_scores(run, folders, untrained=untrained), run.scope)
-
-
-def cached_scores(path: Path, reader: EmbeddingReader, scope: Scope) -> Rows | None:
-    """Return the rows of a score file;
-
-    None if it is missing, damaged, incomplete or computed from other inputs.
-    """
-    try:
-        file = _SCORE_FILE.validate_python(read_sealed_json(path.read_bytes()))
-    except (OSError, ValueError):
-        return None
-    is_current = file.inputs == _inputs(reader, scope)
-    if (
-        not is_current
-        or not set(scope.tasks) <= set(file.tasks)
-        or not set(scope.protocols) <= file.rows.keys()
-    ):
-        return None
-    rows = {}
-    prefixes = {task.prefix for task in find_tasks(scope.tasks)}
-    for protocol in scope.protocols:
-        row = file.rows[protocol]
-        scores = {
-            name: score for name, score in row.scores.items() if name.partition("/")[0] in prefixes
-        }
-        rows[protocol] = replace(row, scores=scores)
-    return rows
-
-
-def score(path: Path, reader: EmbeddingReader, scope: Scope, progress: Progress) -> Rows:
-    """Return the rows of a score file, computing and writing them if needed."""
-    cached = cached_scores(path, reader, scope)
-    if cached is not None:
-        return cached
-    rows = evaluate(reader, scope, progress)
-    write_bytes(path, seal_json(asdict(ScoreFile(_inputs(reader, scope), scope.tasks, rows))))
-    return rows
-
-
-def _inputs(reader: EmbeddingReader, scope: Scope) -> dict[str, Any]:
-    inputs = {
-        "embeddings_sha256": _embeddings_digest(reader, scope),
-        "manifest_sha256": hashlib.sha256(reader.manifest.to_json().encode()).hexdigest(),
-        "split": scope.split,
-        "options": asdict(scope.options),
-        "versions": versions(),
-    }
-    as_json: dict[str, Any] = json.loads(json.dumps(inputs))  # tuples become lists, as in the file
-    return as_json
-
-
-def _embeddings_digest(reader: EmbeddingReader, scope: Scope) -> str:
-    """Return one digest for all embeddings that may be scored; raise StaleError if a file is out of
-    date.
-    """
-    column: str = getattr(reader, "column", "embedding")
-    files = {
-        reader.path(segment): segment
-        for split, protocol in product(("train", scope.split), PROTOCOLS)
-        for segment in segments(reader.manifest, split, protocol)
-    }
-    digests = []
-    for path, segment in files.items():
-        if path is not None and path.is_file():
-            if isinstance(reader, RunEmbeddings):
-                reader.check(segment)
-            digests.append((segment.name, read_digest(path, column)))
-    return json_sha256([reader.name, digests])
+    path, reader = run_scores(run, folders, untrained=untrained)
+    return cached_rows(path, reader, run.scope)

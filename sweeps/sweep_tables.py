@@ -5,12 +5,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from byov.evaluate.embeddings import read_manifest
-from byov.evaluate.evaluation import KIND_ORDER, Results, count_videos
+from byov.evaluate.compare import Results, count_videos
 from byov.evaluate.frames import Score
-from byov.evaluate.table import COUNTED_PROTOCOLS, Column, Row, Table, columns_ahead, mean_row
+from byov.evaluate.readers import read_manifest
+from byov.evaluate.table import (
+    COUNTED_PROTOCOLS,
+    Column,
+    Row,
+    Rows,
+    Table,
+    columns_ahead,
+    first_row,
+    mean_row,
+    mean_rows,
+    sort_rows,
+)
 from byov.sweeps.grids import Folders, PlannedRun
-from byov.sweeps.sweep import Rows, SweepResult, finished_rows
+from byov.sweeps.sweep import SweepResult, finished_rows
 
 # If more methods share an Untrained row, its name contains only the first title and a count.
 LISTED_TITLES = 3
@@ -38,7 +49,7 @@ class RowGroup:
 
     def mean(self) -> Rows:
         """Return the mean over the seeds."""
-        return _mean_of_seeds(self.trained, self.title)
+        return mean_rows(self.trained, self.title)
 
 
 def row_groups(runs: Sequence[PlannedRun], result: SweepResult, folders: Folders) -> list[RowGroup]:
@@ -149,16 +160,16 @@ def _with_rows(results: Results, baselines: Sequence[Rows], groups: Sequence[Row
     """Add the rows of baselines and groups, with the number of columns in which each is ahead of
     the others.
     """
-    baselines = sorted_baselines(baselines)
-    frozen = [rows for rows in baselines if _first(rows).kind == "frozen"]
+    baselines = sort_rows(baselines)
+    frozen = [rows for rows in baselines if first_row(rows).kind == "frozen"]
     references = {
-        "frozen": [rows for rows in frozen if not _first(rows).origin.get("standardized")],
-        "standardized": [rows for rows in frozen if _first(rows).origin.get("standardized")],
-        "time": [rows for rows in baselines if _first(rows).kind == "time"],
+        "frozen": [rows for rows in frozen if not first_row(rows).origin.get("standardized")],
+        "standardized": [rows for rows in frozen if first_row(rows).origin.get("standardized")],
+        "time": [rows for rows in baselines if first_row(rows).kind == "time"],
     }
     rows = [_with_counts(one, references) for one in [*baselines, *untrained_rows(groups)]]
     for group in groups:
-        initial = [_mean_of_seeds(group.untrained, "")] if group.untrained else []
+        initial = [mean_rows(group.untrained, "")] if group.untrained else []
         rows.append(_with_counts(group.mean(), references | {"untrained": initial}))
     in_table = {
         name: [one[name] for one in rows if name in one] for name in results.scope.protocols
@@ -179,11 +190,6 @@ def _with_counts(rows: Rows, references: Mapping[str, Sequence[Rows]]) -> Rows:
     return {protocol: replace(row, scores=row.scores | counts) for protocol, row in rows.items()}
 
 
-def sorted_baselines(baselines: Sequence[Rows]) -> list[Rows]:
-    """Return the rows of frozen features and Time only in table order."""
-    return sorted(baselines, key=lambda rows: KIND_ORDER.index(_first(rows).kind))
-
-
 def untrained_rows(groups: Sequence[RowGroup]) -> list[Rows]:
     """Return the rows of untrained models.
 
@@ -199,7 +205,7 @@ def untrained_rows(groups: Sequence[RowGroup]) -> list[Rows]:
         titles = ", ".join(group.title for group in same)
         if len(same) > LISTED_TITLES:
             titles = f"{same[0].title}, and {len(same) - 1} more with the same initialization"
-        rows.append(_mean_of_seeds(same[0].untrained, f"Untrained: {titles}"))
+        rows.append(mean_rows(same[0].untrained, f"Untrained: {titles}"))
     return rows
 
 
@@ -231,7 +237,7 @@ def _means_over_datasets(
     """Average rows with the same key over datasets, without standard deviations, which are over
     seeds.
     """
-    by_key = [{key(_first(rows)): rows for rows in of_dataset} for of_dataset in rows_of]
+    by_key = [{key(first_row(rows)): rows for rows in of_dataset} for of_dataset in rows_of]
     found = []
     for value, first in by_key[0].items():
         if not all(value in of_dataset for of_dataset in by_key):
@@ -256,13 +262,3 @@ def _means_over_datasets(
             means[protocol] = replace(row, scores=scores, origin=origin, notes=())
         found.append(means)
     return found
-
-
-def _mean_of_seeds(rows: Sequence[Rows], name: str) -> Rows:
-    if len(rows) == 1:
-        return {protocol: replace(row, name=name) for protocol, row in rows[0].items()}
-    return {protocol: mean_row([one[protocol] for one in rows], name) for protocol in rows[0]}
-
-
-def _first(rows: Rows) -> Row:
-    return next(iter(rows.values()))

@@ -14,10 +14,10 @@ from tests.evaluate.conftest import GOLDEN
 from byov.cli.evaluate import parse_ks
 from byov.cli.options import UsageError
 from byov.cli.score_table import print_table
+from byov.evaluate import compare
 from byov.evaluate.frames import Score
 from byov.evaluate.table import Row, Table
 from byov.evaluate.tasks import TASKS, EvaluationOptions, main_columns
-from byov.sweeps import row_tasks
 
 RANDOM_FEATURES = ("--features", "merged:0.3", "--encoder", "random/tiny")
 
@@ -151,7 +151,7 @@ def test_rows_scored_in_parallel_processes_are_the_same(
     # The row of these features is skipped.
     (features_dir / "tea" / "random--tiny" / "ego" / "test_ego_0.h5").unlink()
     in_turn = evaluated("--task", "all")
-    monkeypatch.setattr(row_tasks, "MIN_FRAMES", 0)
+    monkeypatch.setattr(compare, "MIN_FRAMES", 0)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     assert evaluated("--task", "all") == in_turn
 
@@ -254,7 +254,7 @@ def test_own_embeddings_as_a_table_with_intervals(byov_eval, tmp_path):
         (("--task", "tau", "--features", "order", "--encoder", "random/tiny"), "--features order"),
         (("--task", "tau", "--encoder", "random/tiny"), "--features"),
         (("--task", "tau", "--k", "x"), "--k x"),
-        (("--task", "tau", "--protocol", "online", *RANDOM_FEATURES), "--task tau"),
+        (("--task", "tau", "--protocol", "online", *RANDOM_FEATURES), "tau: not available"),
         (("--task", "actions", *RANDOM_FEATURES), "no action labels"),
         (("--task", "all", "--dataset", "milk"), "milk"),
     ],

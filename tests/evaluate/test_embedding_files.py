@@ -12,12 +12,11 @@ from tests.evaluate.conftest import GOLDEN
 
 from byov.cache.embeddings import read_embedding
 from byov.errors import CacheError, EvaluationError
+from byov.evaluate.compare import compare_file, score
 from byov.evaluate.embedding_files import is_embedded, open_embeddings, read_npz
-from byov.evaluate.embeddings import RunEmbeddings, TimeOnly
-from byov.evaluate.evaluation import Scope, evaluate, evaluate_file, tasks_of
-from byov.evaluate.tasks import EvaluationOptions
+from byov.evaluate.readers import RunEmbeddings, TimeOnly
+from byov.evaluate.scope import choose_scope
 
-OPTIONS = EvaluationOptions()
 TRAIN = ("train_embeddings", "train_labels", "train_lengths", "train_is_ego")
 
 
@@ -154,16 +153,16 @@ def test_flipped_bytes_are_an_error_or_harmless(write):
 
 def test_tasks_follow_from_what_a_file_has(write, caplog):
     caplog.set_level("INFO")
-    bare = evaluate_file(read_npz(write(test_labels=None, train_labels=None)), None, OPTIONS)
+    bare = compare_file(read_npz(write(test_labels=None, train_labels=None)))
     assert bare.scope.tasks == ("tau",)
     assert "no phase labels for any test video, needed by retrieval" in caplog.text
-    untrained = evaluate_file(read_npz(write(**dict.fromkeys(TRAIN))), None, OPTIONS)
+    untrained = compare_file(read_npz(write(**dict.fromkeys(TRAIN))))
     assert untrained.scope.tasks == ("retrieval", "tau")
     row, time = untrained.rows["standard"]
     assert time.scores.keys() == row.scores.keys()
     for task, message in (("retrieval", "no phase labels"), ("actions", "no action labels")):
         with pytest.raises(EvaluationError, match=message):
-            evaluate_file(read_npz(write(test_labels=None)), [task], OPTIONS)
+            compare_file(read_npz(write(test_labels=None)), [task])
 
 
 @pytest.fixture
@@ -203,13 +202,11 @@ def as_npz(embedded, tmp_path):
 def test_files_of_a_dataset_score_as_the_run_does(
     embedded, as_npz, manifest, runs_dir, features_dir
 ):
-    scope = Scope("test", ("standard",), tasks_of(manifest), OPTIONS)
-    expected = evaluate(RunEmbeddings(runs_dir, features_dir, "first"), scope)["standard"]
-    time = evaluate(TimeOnly(manifest), scope)["standard"]
+    scope = choose_scope(manifest, protocol="standard")
+    expected = score(RunEmbeddings(runs_dir, features_dir, "first"), scope)["standard"]
+    time = score(TimeOnly(manifest), scope)["standard"]
     for path in (embedded, as_npz(with_view=False)):
-        row, time_row = evaluate_file(open_embeddings(path, manifest), None, OPTIONS).rows[
-            "standard"
-        ]
+        row, time_row = compare_file(open_embeddings(path, manifest)).rows["standard"]
         assert row.nested_scores() == expected.nested_scores()
         assert (row.name, time_row.name) == (path.name, "Time only")
         assert time_row.nested_scores() == time.nested_scores()
@@ -219,13 +216,13 @@ def test_files_of_a_dataset_score_as_the_run_does(
             "model_sha256": expected.origin["model_sha256"],
         }
     of_pour_liquid = open_embeddings(embedded, replace(manifest, dataset="pour_liquid"))
-    assert evaluate_file(of_pour_liquid, ["progression"], OPTIONS).rows["standard"][0].time_column
+    assert compare_file(of_pour_liquid, ["progression"]).rows["standard"][0].time_column
 
 
 def test_files_without_a_dataset_are_scored_by_tau(as_npz, caplog):
     caplog.set_level("INFO")
     path = as_npz(pattern="test_*")
-    results = evaluate_file(open_embeddings(path), None, OPTIONS)
+    results = compare_file(open_embeddings(path))
     assert results.scope.tasks == ("tau",)
     assert results.counts["standard"] == {"videos": 6, "ego": 3, "exo": 3, "frames": 285}
     assert "--dataset NAME" in caplog.text
@@ -234,8 +231,8 @@ def test_files_without_a_dataset_are_scored_by_tau(as_npz, caplog):
         ("classification", "no training videos"),
     ):
         with pytest.raises(EvaluationError, match=message):
-            evaluate_file(open_embeddings(path), [task], OPTIONS)
-    single = evaluate_file(open_embeddings(path / "test_ego_0.npz"), ["tau"], OPTIONS)
+            compare_file(open_embeddings(path), [task])
+    single = compare_file(open_embeddings(path / "test_ego_0.npz"), ["tau"])
     assert single.rows["standard"][0].value("kendalls_tau/all") is None
 
 
@@ -243,13 +240,11 @@ def test_some_of_the_test_videos_are_enough(as_npz, manifest):
     path = as_npz(pattern="test_*")
     for name in ("test_ego_0", "test_exo_2"):
         (path / f"{name}.npz").unlink()
-    results = evaluate_file(open_embeddings(path, manifest), None, OPTIONS)
+    results = compare_file(open_embeddings(path, manifest))
     assert results.scope.tasks == ("retrieval", "tau")
     assert results.counts["standard"]["videos"] == 4
     with pytest.raises(EvaluationError, match="none of the files belongs to a test video of tea"):
-        evaluate_file(
-            open_embeddings(as_npz(pattern="train_*") / "train_ego_0.npz", manifest), None, OPTIONS
-        )
+        compare_file(open_embeddings(as_npz(pattern="train_*") / "train_ego_0.npz", manifest))
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,11 @@ from tests.evaluate.conftest import CLIP_FOLDER
 
 from byov.cache.features import standardize
 from byov.cache.layout import prefix_ends
-from byov.evaluate.embeddings import CachedFeatures, RunEmbeddings, TimeOnly
-from byov.evaluate.evaluation import Scope, evaluate
+from byov.evaluate.compare import score
 from byov.evaluate.online import mean_phase_starts, predict_progress, reference_progress
 from byov.evaluate.protocols import segments
+from byov.evaluate.readers import CachedFeatures, RunEmbeddings, TimeOnly
+from byov.evaluate.scope import Scope
 from byov.evaluate.tasks import EvaluationOptions
 
 
@@ -105,7 +106,7 @@ def test_error_of_progress_is_that_of_the_frames_embedded_online(
         ("classification", "retrieval", "tau", "progress-error"),
         EvaluationOptions(),
     )
-    row, time = (evaluate(one, scope)["online"] for one in (reader, clock))
+    row, time = (score(one, scope)["online"] for one in (reader, clock))
     assert not any(name.startswith("kendalls_tau") for name in row.scores)
     train = reader.frames("train")
     test = reader.frames("test", "online")

@@ -16,10 +16,10 @@ from byov.cache.runs import RunRecord, read_run
 from byov.cli.train import main as train_main
 from byov.data.own_videos import read_own_videos
 from byov.errors import CacheError, EvaluationError
-from byov.evaluate.embeddings import RunEmbeddings
-from byov.evaluate.evaluation import Scope, evaluate
+from byov.evaluate.compare import score
 from byov.evaluate.protocols import Segment
-from byov.evaluate.tasks import EvaluationOptions
+from byov.evaluate.readers import RunEmbeddings
+from byov.evaluate.scope import choose_scope
 from byov.report.analysis import tsne
 from byov.report.collect import collect, events_cell, limit_videos, page_budget, read_curves
 from byov.report.content import Curve
@@ -75,9 +75,7 @@ def test_tables_are_those_of_the_evaluator(collected, shared_project):
     rows = {row.name: cells for row, cells in collected.tables[0].measured}
     assert {"Time only", "Untrained (first)", collected.own_row} <= rows.keys()
     reader = RunEmbeddings(shared_project.runs_dir, shared_project.features_dir, "first")
-    scored = evaluate(reader, Scope("test", ("standard",), ("tau",), EvaluationOptions()))[
-        "standard"
-    ]
+    scored = score(reader, choose_scope(reader.manifest, ["tau"]))["standard"]
     column = [column.score for column in collected.tables[0].columns].index("kendalls_tau/all")
     assert rows[collected.own_row][column].text == f"{scored.value('kendalls_tau/all'):.4f}"
 

@@ -24,8 +24,8 @@ from byov.cache.digests import read_sealed_json, seal_json
 from byov.cache.hdf5 import read_array
 from byov.cache.runs import read_progress, read_run
 from byov.errors import Interrupted, SweepError
-from byov.evaluate.embeddings import RunEmbeddings
-from byov.evaluate.evaluation import evaluate
+from byov.evaluate.compare import score
+from byov.evaluate.readers import RunEmbeddings
 from byov.sweeps.grids import parse_grid, plan_runs
 from byov.sweeps.sweep import FAILURE_NAME, SCORES_NAME, RunStatus, run_status
 from byov.sweeps.sweep_tables import row_groups, sweep_results
@@ -224,9 +224,7 @@ def test_scores_follow_features_and_embeddings(run, folders):
     runs, result = run(**SEEDS)
     assert states(result) == ["finished"] * 2
     assert before != scores()
-    row = evaluate(RunEmbeddings(folders.runs, folders.features, NAMES[0]), runs[0].scope)[
-        "standard"
-    ]
+    row = score(RunEmbeddings(folders.runs, folders.features, NAMES[0]), runs[0].scope)["standard"]
     assert scores() == json.loads(
         json.dumps({name: asdict(score) for name, score in row.scores.items()})
     )

@@ -15,7 +15,8 @@ from byov.cache.hdf5 import read_array
 from byov.cache.layout import trimmed_clips
 from byov.errors import CacheError, EvaluationError, StaleError
 from byov.evaluate.action_probe import video_means
-from byov.evaluate.embeddings import (
+from byov.evaluate.protocols import segments
+from byov.evaluate.readers import (
     CachedFeatures,
     RunEmbeddings,
     TimeOnly,
@@ -23,7 +24,6 @@ from byov.evaluate.embeddings import (
     read_manifest,
     row_title,
 )
-from byov.evaluate.protocols import segments
 
 
 def change_test_videos(features_dir, manifest, change):

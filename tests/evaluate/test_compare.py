@@ -9,18 +9,11 @@ from tests.evaluate.conftest import CLIP_FOLDER
 
 from byov.cache.runs import read_run
 from byov.errors import EvaluationError
-from byov.evaluate.embeddings import CachedFeatures, RunEmbeddings, TimeOnly, read_manifest
-from byov.evaluate.evaluation import (
-    Scope,
-    compare,
-    evaluate,
-    options_for,
-    readers_to_compare,
-    require_labels,
-    scope_of_all,
-    tasks_of,
-)
+from byov.evaluate.compare import compare, compared_readers
+from byov.evaluate.compare import score as score_protocols
 from byov.evaluate.frames import Frames
+from byov.evaluate.readers import CachedFeatures, RunEmbeddings, TimeOnly, read_manifest
+from byov.evaluate.scope import ALL, available_tasks, choose_scope, dataset_options
 from byov.evaluate.tasks import TASKS, EvaluationOptions, find_tasks, score_frames
 
 OPTIONS = EvaluationOptions(bootstrap=10)
@@ -47,10 +40,10 @@ def cached(features_dir, manifest):
 
 
 def score(reader, *tasks, split="test", protocol="standard", options=None):
-    scope = Scope(
-        split, (protocol,), tasks or tasks_of(reader.manifest), options or EvaluationOptions()
+    scope = choose_scope(
+        reader.manifest, tasks or (ALL,), split=split, protocol=protocol, options=options
     )
-    return evaluate(reader, scope)[protocol]
+    return score_protocols(reader, scope)[protocol]
 
 
 def test_run_untrained_model_features_and_time(runs_dir, features_dir, write_run, cached):
@@ -76,23 +69,21 @@ def test_run_untrained_model_features_and_time(runs_dir, features_dir, write_run
 
 
 def test_tasks_and_options_follow_from_the_dataset(manifest):
-    assert "actions" not in tasks_of(manifest)
-    assert tasks_of(replace(manifest, phases=())) == ("tau",)
-    assert tasks_of(replace(manifest, phases=(), actions=("run",))) == ("actions",)
-    assert tasks_of(replace(manifest, actions=("run",))) == tuple(
+    assert "actions" not in available_tasks(manifest)
+    assert available_tasks(replace(manifest, phases=())) == ("tau",)
+    assert available_tasks(replace(manifest, phases=(), actions=("run",))) == ("actions",)
+    assert available_tasks(replace(manifest, actions=("run",))) == tuple(
         task for task in TASKS if task != "few-shot"
     )
-    assert scope_of_all(manifest, "test", OPTIONS).protocols == ("standard", "trimmed", "online")
-    assert scope_of_all(replace(manifest, phases=()), "test", OPTIONS).protocols == (
+    assert choose_scope(manifest).protocols == ("standard", "trimmed", "online")
+    assert choose_scope(replace(manifest, phases=())).protocols == (
         "standard",
         "trimmed",
     )
-    assert scope_of_all(
-        replace(manifest, phases=(), actions=("run",)), "test", OPTIONS
-    ).protocols == ("standard",)
-    assert options_for("pour_liquid", EvaluationOptions()).time_column
-    assert not options_for("pour_milk", EvaluationOptions()).time_column
-    assert options_for("pour_milk", EvaluationOptions(time_column=True)).time_column
+    assert choose_scope(replace(manifest, phases=(), actions=("run",))).protocols == ("standard",)
+    assert dataset_options("pour_liquid", EvaluationOptions()).time_column
+    assert not dataset_options("pour_milk", EvaluationOptions()).time_column
+    assert dataset_options("pour_milk", EvaluationOptions(time_column=True)).time_column
 
 
 def test_labels_are_required_of_the_splits_that_a_task_uses(manifest):
@@ -107,13 +98,13 @@ def test_labels_are_required_of_the_splits_that_a_task_uses(manifest):
         with pytest.raises(
             EvaluationError, match=rf"no phase labels for any test video; {task} needs them"
         ):
-            require_labels(without_labels("test", "train"), "test", [task])
-    require_labels(without_labels("test", "train"), "test", ["tau"])
-    require_labels(without_labels("train"), "test", ["retrieval"])
+            choose_scope(without_labels("test", "train"), [task])
+    choose_scope(without_labels("test", "train"), ["tau"])
+    choose_scope(without_labels("train"), ["retrieval"])
     with pytest.raises(EvaluationError, match="no phase labels for any train video"):
-        require_labels(without_labels("train"), "test", ["classification"])
+        choose_scope(without_labels("train"), ["classification"])
     with pytest.raises(EvaluationError, match="no action labels"):
-        require_labels(manifest, "test", ["actions"])
+        choose_scope(manifest, ["actions"])
 
 
 @pytest.mark.parametrize("protocol", ["standard", "trimmed"])
@@ -204,21 +195,17 @@ def test_comparison_skips_optional_rows_and_prints_nothing(
 ):
     caplog.set_level(logging.INFO, "byov")
     folder = write_run()
-    readers = readers_to_compare(
-        runs_dir, features_dir, "tea", [read_run(runs_dir, "first")], baselines=[("absent", "cls")]
-    )
-    scope = scope_of_all(manifest, "test", EvaluationOptions())
+    (features_dir / "tea" / "random--tiny" / "ego" / "test_ego_1.h5").unlink()
+    readers = compared_readers(runs_dir, features_dir, "tea", [read_run(runs_dir, "first")])
+    scope = choose_scope(manifest)
     with ThreadPoolExecutor(1) as pool:
-        results = pool.submit(compare, manifest, readers, scope).result()
-    assert [row.name for row in results.rows["trimmed"]] == [
-        "Time only",
-        "Untrained (first)",
-        "first",
-    ]
-    assert "absent has no features" in caplog.text
+        results = pool.submit(compare, readers, scope).result()
+    names = [row.name for row in results.rows["trimmed"]]
+    assert len(readers) == len(names) + 2
+    assert names[0] == "CLIP features (vit-base-patch16), cls"
+    assert names[-3:] == ["Time only", "Untrained (first)", "first"]
+    assert "no embeddings for 1 of 6 test videos (first: ego/test_ego_1)" in caplog.text
     (folder / "embeddings-untrained" / "ego" / "test_ego_0.h5").unlink()
-    assert [row.name for row in compare(manifest, readers, scope).rows["standard"]] == [
-        "Time only",
-        "first",
-    ]
+    names = [row.name for row in compare(readers, scope).rows["standard"]]
+    assert names[-2:] == ["Time only", "first"]
     assert capfd.readouterr() == ("", "")

@@ -1,0 +1,586 @@
+"""Score embeddings and collect the rows into results and tables."""
+
+import hashlib
+import json
+import logging
+import os
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from itertools import product
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from byov import __version__
+from byov.cache.atomic import write_bytes
+from byov.cache.digests import SCHEMA_VERSION, json_sha256, read_sealed_json, seal_json
+from byov.cache.hdf5 import read_columns, read_digest
+from byov.cache.layout import PREFIXES_PER_VIDEO, cached_files, encoder_folders
+from byov.cache.manifest import Manifest
+from byov.cache.runs import RunRecord
+from byov.device import computing_threads
+from byov.errors import CacheError, EvaluationError, ProcessLost
+from byov.evaluate.classification import svm_solver
+from byov.evaluate.frames import Frames
+from byov.evaluate.protocols import PROTOCOLS, TRIMMED_CLIPS, Protocol, segments
+from byov.evaluate.published import published_rows
+from byov.evaluate.readers import (
+    CachedFeatures,
+    EmbeddingReader,
+    RunEmbeddings,
+    TimeOnly,
+    read_manifest,
+)
+from byov.evaluate.scope import ALL, Scope, file_scope
+from byov.evaluate.table import Row, Rows, Table, first_row, mean_rows, sort_rows
+from byov.evaluate.tasks import EvaluationOptions, find_tasks, score_frames, table_columns
+from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable, never
+from byov.text import pluralize
+from byov.workers import LocalWorkers
+
+LOGGER = logging.getLogger(__name__)
+
+MIN_FRAMES = 10_000  # with fewer frames, starting processes takes longer than scoring
+# Memory for double-precision copies of 1,024 dimensions, and classifier caches.
+BYTES_PER_FRAME = 32 << 10
+ReaderT = TypeVar("ReaderT", bound=EmbeddingReader)
+SAME_BUT_FOR_SEED = ("recipe", "settings", "encoder", "column", "features_sha256", "trained_on")
+MEANS = "mean ± sample standard deviation over runs"
+PROTOCOL_NOTES = {
+    "trimmed": (
+        "trimmed: each video is replaced by two sub-clips of 30 to 60% of its length, embedded "
+        "separately; "
+        "progression and Time only are relative to the sub-clip; sub-clips of one video are not "
+        "matched with each other"
+    ),
+    "online": (
+        f"online: {PREFIXES_PER_VIDEO} frames of each video, each embedded from the frames up to "
+        "it; classifiers "
+        "and progress predictors use whole training videos, and Time only is the elapsed time / "
+        "their mean duration; "
+        "features with merged tokens (STM) compare neighboring frames and are available one frame "
+        "late"
+    ),
+}
+STANDARDIZED = (
+    "standardized: zero mean and unit deviation per dimension, over the video, sub-clip or "
+    "frames so far"
+)
+
+
+@dataclass(frozen=True)
+class CachedScores:
+    """Contents of a score file."""
+
+    inputs: dict[str, Any]  # digests, options and versions that the scores depend on
+    tasks: tuple[str, ...]
+    rows: Rows
+
+
+_SCORE_FILE = TypeAdapter(CachedScores)
+
+
+@dataclass(frozen=True)
+class Results:
+    """Scored rows for one dataset or embedding file."""
+
+    title: str  # name of the dataset or file
+    scope: Scope
+    rows: dict[Protocol, list[Row]]  # in table order
+    counts: dict[Protocol, dict[str, int]]  # numbers of videos, ego videos, exo videos and frames
+    left_out: tuple[str, ...] = ()  # videos that were never extracted
+
+    def published(self, protocol: Protocol) -> list[Row]:
+        """Return the paper's rows, which exist only for whole videos of the test split."""
+        return (
+            published_rows(self.title)
+            if self.scope.split == "test" and protocol == "standard"
+            else []
+        )
+
+    def tables(self) -> list[Table]:
+        """Return the tables for all protocols and scored tasks, main tables first."""
+        tables = []
+        for protocol, rows in self.rows.items():
+            shown = table_columns(self.scope.tasks, self.scope.options, protocol)
+            counts = self.counts[protocol]
+            noun = "sub-clip" if protocol == "trimmed" else "video"
+            size = (
+                f"{pluralize(counts['videos'], noun)}, {counts['ego']} ego and {counts['exo']} exo"
+            )
+            size += f", {pluralize(counts['frames'], 'frame')}"
+            for subject, columns in shown.items():
+                title = (
+                    f"{self.title}, {self.scope.split} split, {protocol} protocol: "
+                    f"{subject} ({size})"
+                )
+                all_rows = (*rows, *self.published(protocol))
+                is_main = subject == next(iter(shown))
+                tables.append(
+                    Table(title, columns, all_rows, self._notes(protocol), is_main=is_main)
+                )
+        return sorted(tables, key=lambda table: not table.is_main)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the contents of results.json."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "dataset": self.title,
+            "split": self.scope.split,
+            "tasks": list(self.scope.tasks),
+            **self._conditions(),
+            "left_out": self.left_out,
+            "protocols": {
+                protocol: {**self.counts[protocol], "rows": [row.to_dict() for row in rows]}
+                for protocol, rows in self.rows.items()
+            },
+            "published": [row.to_dict() for row in self.published("standard")],
+        }
+
+    def file_to_dict(self) -> dict[str, Any]:
+        """Return the contents of results.json for an embedding file, with its scores at the top
+        level.
+        """
+        row, time = self.rows["standard"]
+        return {
+            **row.nested_scores(),
+            "time_only": time.nested_scores(),
+            "details": row.details(),
+            "notes": list(row.notes),
+            "origin": row.origin,
+            "split": self.scope.split,
+            **self.counts["standard"],
+            **self._conditions(),
+        }
+
+    def _conditions(self) -> dict[str, Any]:
+        return {
+            "settings": asdict(self.scope.options),
+            "trimmed_clips": TRIMMED_CLIPS,
+            "online_prefixes": PREFIXES_PER_VIDEO,
+            "versions": versions(),
+        }
+
+    def _notes(self, protocol: Protocol) -> tuple[str, ...]:
+        rows = self.rows[protocol]
+        bootstrap = self.scope.options.bootstrap
+        notes = [note for row in rows for note in row.notes]
+        if any(row.origin.get("standardized") for row in rows):
+            notes.append(STANDARDIZED)
+        if any(row.kind == "mean" for row in rows):
+            notes.append(MEANS)
+        if bootstrap:
+            notes.append(
+                f"[ , ]: 95% confidence interval from {bootstrap} bootstrap samples of the scored "
+                "videos"
+            )
+        if self.scope.split == "val":
+            notes.append("the val split is for model selection; report scores on the test split")
+        if protocol in PROTOCOL_NOTES:
+            notes.append(PROTOCOL_NOTES[protocol])
+        return tuple(notes)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of all packages that can affect the last digits of a score, including the
+    SVM solver.
+    """
+    packages = {name: version(name) for name in ("numpy", "scipy", "scikit-learn")}
+    solver = {"svm": f"{svm_solver()} {version(svm_solver())}"}
+    return {"python": platform.python_version(), "byov": __version__} | packages | solver
+
+
+def score(
+    reader: EmbeddingReader,
+    scope: Scope,
+    cache: Path | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> Rows:
+    """Score a reader's embeddings and return one row per protocol.
+
+    Tasks that use the mean of each video are skipped for standardized features, whose means are all
+    zero.
+
+    Args:
+        reader: Embeddings to score.
+        scope: Split, protocols, tasks and options.
+        cache: Score file. Its rows are returned if they were computed from the same embeddings,
+            labels, options and package versions; otherwise it is written.
+        progress: Progress reporter, updated after each task.
+    """
+    if cache is None:
+        return _compute_rows(reader, scope, progress)
+    rows = cached_rows(cache, reader, scope)
+    if rows is None:
+        rows = _compute_rows(reader, scope, progress)
+        contents = CachedScores(_score_inputs(reader, scope), scope.tasks, rows)
+        write_bytes(cache, seal_json(asdict(contents)))
+    return rows
+
+
+def cached_rows(cache: Path, reader: EmbeddingReader, scope: Scope) -> Rows | None:
+    """Return the rows of a score file; None if it is missing, damaged, incomplete or computed from
+    other inputs.
+    """
+    try:
+        cached = _SCORE_FILE.validate_python(read_sealed_json(cache.read_bytes()))
+    except (OSError, ValueError):
+        return None
+    is_complete = set(scope.tasks) <= set(cached.tasks) and set(scope.protocols) <= set(cached.rows)
+    if cached.inputs != _score_inputs(reader, scope) or not is_complete:
+        return None
+    prefixes = {task.prefix for task in find_tasks(scope.tasks)}
+    rows = {}
+    for protocol in scope.protocols:
+        row = cached.rows[protocol]
+        scores = {
+            name: value for name, value in row.scores.items() if name.partition("/")[0] in prefixes
+        }
+        rows[protocol] = replace(row, scores=scores)
+    return rows
+
+
+def _score_inputs(reader: EmbeddingReader, scope: Scope) -> dict[str, Any]:
+    inputs = {
+        "embeddings_sha256": _embeddings_digest(reader, scope),
+        "manifest_sha256": hashlib.sha256(reader.manifest.to_json().encode()).hexdigest(),
+        "split": scope.split,
+        "options": asdict(scope.options),
+        "versions": versions(),
+    }
+    as_json: dict[str, Any] = json.loads(json.dumps(inputs))  # tuples become lists, as in the file
+    return as_json
+
+
+def _embeddings_digest(reader: EmbeddingReader, scope: Scope) -> str:
+    """Return one digest for all embeddings that may be scored; raise StaleError if a file is out of
+    date.
+    """
+    column: str = getattr(reader, "column", "embedding")
+    files = {
+        reader.path(segment): segment
+        for split, protocol in product(("train", scope.split), PROTOCOLS)
+        for segment in segments(reader.manifest, split, protocol)
+    }
+    digests = []
+    for path, segment in files.items():
+        if path is not None and path.is_file():
+            if isinstance(reader, RunEmbeddings):
+                reader.check(segment)
+            digests.append((segment.name, read_digest(path, column)))
+    return json_sha256([reader.name, digests])
+
+
+def _compute_rows(reader: EmbeddingReader, scope: Scope, progress: Progress) -> Rows:
+    manifest = reader.manifest
+    tasks = [
+        task for task in find_tasks(scope.tasks) if not (reader.standardized and task.needs_actions)
+    ]
+    if not tasks:
+        raise EvaluationError(
+            f"{', '.join(scope.tasks)}: not defined for standardized features, whose mean is zero"
+        )
+    # If so, read only means: all frames may not fit into memory.
+    means = all(task.needs_actions for task in tasks)
+    needs_training = any(task.needs_training for task in tasks)
+    train = reader.frames("train", progress=progress, means=means) if needs_training else None
+    rows = {}
+    for protocol in scope.protocols:
+        scored = [task for task in tasks if protocol in task.protocols]
+        if not scored:
+            raise EvaluationError(
+                f"{', '.join(scope.tasks)}: not available in the {protocol} protocol"
+            )
+        test = reader.frames(scope.split, protocol, progress, means=means)
+        scores = score_frames(train, test, scored, scope.options, progress)
+        notes = reader.notes()
+        if any(task.needs_labels for task in scored):
+            notes += tuple(_label_notes(train, test, manifest.phases))
+        rows[protocol] = Row(
+            reader.name, reader.kind, scores, reader.origin(), notes, scope.options.time_column
+        )
+    return rows
+
+
+def _label_notes(train: Frames | None, test: Frames, names: Sequence[str]) -> Iterator[str]:
+    """Yield notes about phases that are absent from training, and about videos and frames without
+    labels.
+    """
+    if train is not None and train.labels is not None and test.labels is not None:
+        unlearned = np.setdiff1d(test.labeled_frames.phases, train.labels).tolist()
+        if unlearned:
+            shown = [names[phase] if phase < len(names) else str(phase) for phase in unlearned]
+            yield (
+                f"no training video has phase {', '.join(shown)}: its test frames count as "
+                "misclassified"
+            )
+    for what, frames in (("scored", test), ("training", train)):
+        if frames is not None and not frames.is_labeled.all():
+            videos = len(frames.lengths)
+            labeled = frames.is_labeled
+            yield (
+                f"phase tasks ignore {(~frames.has_labels).sum()} of {videos} {what} videos and "
+                f"{(~labeled).sum():,} "
+                f"of {len(labeled):,} frames, which have no labels; progression also ignores the "
+                "phase before them"
+            )
+
+
+@dataclass(frozen=True)
+class ScoreTask:
+    """Task that scores a reader's embeddings on a worker."""
+
+    name: str
+    reader: EmbeddingReader
+    scope: Scope
+    cache: Path | None = None
+
+    def __call__(self, stop: Stop) -> Rows:
+        return score(self.reader, self.scope, self.cache, Stoppable(NO_PROGRESS, stop))
+
+
+TaskResults = Iterator[tuple[ScoreTask, Rows, Exception | None]]
+
+
+def compare(
+    readers: Sequence[EmbeddingReader],
+    scope: Scope,
+    *,
+    skip_missing: bool = False,
+    workers: int = 1,
+    progress: Progress = NO_PROGRESS,
+    stop: Stop = never,
+) -> Results:
+    """Score several readers of a dataset and add means over seeds. Optional readers that cannot be
+    scored are skipped.
+
+    Args:
+        readers: Embeddings to score.
+        scope: Split, protocols, tasks and options.
+        skip_missing: Skip protocols, other than standard, for which a run lacks current embeddings,
+            instead of raising an error.
+        workers: Number of readers to score in parallel, in processes of their own if above 1; see
+            `rows_at_once`.
+        progress: Progress reporter, updated after each reader.
+        stop: Called between tasks; if it returns True, Interrupted is raised.
+    """
+    manifest = readers[0].manifest
+    scope = replace(scope, protocols=_available_protocols(scope, readers, skip_missing))
+    left_out = tuple(
+        f"{video.view}/{video.id}"
+        for video in manifest.videos
+        if video.split in ("train", scope.split) and not video.frames
+    )
+    if left_out:
+        LOGGER.info(
+            f"{pluralize(len(left_out), 'video')} skipped (not extracted): "
+            f"{', '.join(left_out[:3])}"
+        )
+    tasks = [
+        ScoreTask(f"row {index} ({reader.name})", reader, scope)
+        for index, reader in enumerate(readers)
+    ]
+    scored: dict[str, Rows] = {}
+    with (
+        progress.bar("rows", unit="row", total=len(tasks), brief=True) as bar,
+        LocalWorkers(workers) as processes,
+    ):
+        finished = (
+            processes.run(tasks, stop=stop) if workers > 1 else _run_in_turn(tasks, progress, stop)
+        )
+        for task, rows, error in finished:
+            if error is None:
+                scored[task.name] = rows
+            elif task.reader.optional and isinstance(error, CacheError | EvaluationError):
+                LOGGER.info(f"{task.reader.name}: skipped ({error})")
+            elif isinstance(error, ProcessLost):
+                raise EvaluationError(f"{task.reader.name}: {error}")
+            else:
+                raise error
+            bar.advance(latest=task.reader.name)
+    all_rows = with_means([scored[task.name] for task in tasks if task.name in scored])
+    return Results(
+        manifest.dataset,
+        scope,
+        {protocol: [rows[protocol] for rows in all_rows] for protocol in scope.protocols},
+        count_videos(manifest, scope),
+        left_out,
+    )
+
+
+def rows_at_once(manifest: Manifest, split: str, rows: int) -> int:
+    """Return the number of rows to score in parallel: one per core, if they fit into half of the
+    memory.
+    """
+    frames = sum(video.frames or 0 for video in manifest.videos if video.split in ("train", split))
+    if frames < MIN_FRAMES:
+        return 1
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    return max(1, min(rows, computing_threads(), memory // (frames * BYTES_PER_FRAME)))
+
+
+def compared_readers(
+    runs_dir: Path,
+    features_dir: Path,
+    dataset: str,
+    runs: Sequence[RunRecord],
+    features: Sequence[tuple[str, str]] | None = None,
+) -> list[EmbeddingReader]:
+    """Return readers for features, Time only, and the untrained and trained models of runs.
+
+    `features` lists (encoder folder, column) pairs. Default: the baselines of the runs.
+    """
+    if features is None:
+        inputs = [(run.encoder_folder, run.column) for run in runs]
+        frozen = baseline_readers(features_dir, dataset, inputs)
+    else:
+        frozen = [CachedFeatures(features_dir, dataset, *column) for column in features]
+    readers: list[EmbeddingReader] = [*frozen, TimeOnly(read_manifest(features_dir, dataset))]
+    for run in runs:
+        readers += _optional(RunEmbeddings, runs_dir, features_dir, run.name, untrained=True)
+    return [*readers, *(RunEmbeddings(runs_dir, features_dir, run.name) for run in runs)]
+
+
+def baseline_readers(
+    features_dir: Path, dataset: str, inputs: Sequence[tuple[str, str]]
+) -> list[CachedFeatures]:
+    """Return readers for each encoder's class tokens or mean tokens, and for the columns that runs
+    were trained on, also standardized.
+
+    `inputs` lists the (encoder folder, column) pairs of the runs.
+    """
+    folders = encoder_folders(features_dir, dataset)
+    readers: list[CachedFeatures] = []
+    for folder in sorted(folders, key=lambda folder: not folder.name.startswith("random--")):
+        try:
+            first = next(cached_files(folder), None)
+            columns = tuple(read_columns(first)) if first else ()
+        except CacheError as error:
+            LOGGER.info(f"{folder.name}: skipped ({error})")
+            continue
+        plain = "cls" if "cls" in columns else "merged/1.0"  # merged/1.0 is the mean of all tokens
+        for column in dict.fromkeys((plain, *(column for _, column in inputs))):
+            if column not in columns:
+                continue
+            source = (features_dir, dataset, folder.name, column)
+            readers += _optional(CachedFeatures, *source)
+            if (folder.name, column) in inputs:
+                readers += _optional(CachedFeatures, *source, standardized=True)
+    return readers
+
+
+def _optional(
+    make_reader: Callable[..., ReaderT], *arguments: Any, **options: Any
+) -> list[ReaderT]:
+    """Return a list with the reader, marked as optional, or an empty list if it cannot be
+    opened.
+    """
+    try:
+        reader = make_reader(*arguments, **options)
+    except (CacheError, EvaluationError) as error:
+        LOGGER.info(f"skipped: {error}")
+        return []
+    reader.optional = True
+    return [reader]
+
+
+def compare_file(
+    reader: EmbeddingReader,
+    tasks: Sequence[str] = (ALL,),
+    options: EvaluationOptions | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> Results:
+    """Compare embeddings from files with Time only, on all tasks that the files have labels and
+    videos for, or on the named tasks.
+    """
+    scope = file_scope(reader.manifest, reader.name, tasks, options)
+    results = compare([reader, TimeOnly(reader.manifest)], scope, progress=progress)
+    return replace(results, title=reader.name)
+
+
+def _available_protocols(
+    scope: Scope, readers: Sequence[EmbeddingReader], skip_missing: bool
+) -> tuple[Protocol, ...]:
+    """Return the protocols that all runs have current embeddings for; raise if one is missing and
+    may not be skipped.
+    """
+    protocols = list(scope.protocols)
+    for reader in readers:
+        if not isinstance(reader, RunEmbeddings) or reader.untrained:
+            continue
+        if any(task.needs_training for task in find_tasks(scope.tasks)):
+            reader.check_files("train")
+        for protocol in tuple(protocols):
+            try:
+                reader.check_files(scope.split, protocol)
+            except EvaluationError as error:
+                if not skip_missing or protocol == "standard" or len(protocols) == 1:
+                    raise
+                LOGGER.info(f"{protocol} protocol skipped: {error}")
+                protocols.remove(protocol)
+    return tuple(protocols)
+
+
+def _run_in_turn(tasks: Sequence[ScoreTask], progress: Progress, stop: Stop) -> TaskResults:
+    for task in tasks:
+        try:
+            rows = score(task.reader, task.scope, task.cache, Stoppable(progress, stop))
+        except (CacheError, EvaluationError) as error:
+            yield task, {}, error
+        else:
+            yield task, rows, None
+
+
+def count_videos(manifest: Manifest, scope: Scope) -> dict[Protocol, dict[str, int]]:
+    """Count the scored videos or sub-clips (in total and per view) and their frames, for each
+    protocol.
+    """
+    counts: dict[Protocol, dict[str, int]] = {}
+    for protocol in scope.protocols:
+        scored = segments(manifest, scope.split, protocol)
+        ego = sum(segment.video.view == "ego" for segment in scored)
+        frames = sum(map(len, scored))
+        counts[protocol] = {
+            "videos": len(scored),
+            "ego": ego,
+            "exo": len(scored) - ego,
+            "frames": frames,
+        }
+    return counts
+
+
+def with_means(rows: Sequence[Rows]) -> list[Rows]:
+    """Sort rows by kind, drop duplicate untrained models, and add means over runs that differ only
+    in the seed.
+    """
+    groups: dict[str, list[Rows]] = {}
+    untrained = set()
+    for row in sort_rows(rows):
+        first = first_row(row)
+        if first.kind == "untrained":
+            scores = [by_protocol.scores for by_protocol in row.values()]
+            model = repr((first.origin["model_sha256"], scores))
+            if model in untrained:
+                continue
+            untrained.add(model)
+        settings = (
+            [first.origin.get(key) for key in SAME_BUT_FOR_SEED]
+            if first.kind in ("untrained", "run")
+            else first.name
+        )
+        groups.setdefault(repr((first.kind, settings)), []).append(row)
+    with_mean = []
+    for group in groups.values():
+        first = first_row(group[0])
+        if len(group) == 1 or first.kind != "untrained":
+            with_mean += group
+        if len(group) > 1:
+            name = "Untrained, mean of " if first.kind == "untrained" else "Mean of "
+            name += ", ".join(first_row(row).origin["run"] for row in group)
+            title = first.origin["title"]
+            with_mean.append(mean_rows(group, f"{name}: {title}" if title else name))
+    return with_mean
