@@ -13,7 +13,6 @@ from byov.cache.digests import array_sha256, file_sha256
 from byov.cache.embeddings import EmbeddingProvenance
 from byov.cache.manifest import Manifest, VideoEntry, load_manifest
 from byov.cache.runs import RunRecord, check_model, choose_run, read_run
-from byov.data.dataset import Split, View
 from byov.data.video import (
     BLOCK_FRAMES,
     MAX_PIXELS,
@@ -32,7 +31,7 @@ from byov.evaluate.table import Row
 from byov.evaluate.tasks import EvaluationOptions
 from byov.folders import Folder, features_folder, runs_folder
 from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable, never
-from byov.records import check_choice
+from byov.records import Split, View, check_choice
 from byov.text import pluralize
 from byov.train.feature_store import FeatureStore, open_training_data
 from byov.train.settings import DEFAULT_RATIO

@@ -1,12 +1,16 @@
 """Validated records for data that is read from files or the command line."""
 
 import re
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from byov.errors import ByovError
 
+View = Literal["ego", "exo"]
+Split = Literal["train", "val", "test"]
+VIEWS: tuple[View, ...] = get_args(View)
+SPLITS: tuple[Split, ...] = get_args(Split)
 UNLABELED = -1  # phase index of unlabeled frames
 # Dataclasses read from files require exact types and finite numbers, and ignore fields added by
 # later versions.

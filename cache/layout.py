@@ -14,9 +14,9 @@ import numpy as np
 
 from byov.errors import CacheError
 from byov.folders import dataset_folder
+from byov.records import VIEWS
 
 Protocol = Literal["standard", "trimmed", "online"]
-VIEWS = ("ego", "exo")
 CLIPS_PER_VIDEO = 2
 # length of sub-clips as a fraction of the video's length
 SHORTEST = 0.3
@@ -110,42 +110,42 @@ def selected_tokens(tokens: int, ratio: float) -> int:
     return max(1, round(tokens * ratio))
 
 
-def clip_name(video_id: str, first: int, last: int) -> str:
-    """Return the file stem for the embeddings of the sub-clip from frame `first` to `last`, both
-    inclusive.
+def clip_name(video_id: str, start: int, stop: int) -> str:
+    """Return the file stem for the embeddings of the sub-clip with the frames [start, stop); the
+    name contains its first and last frame.
     """
-    return f"{video_id}@{first}-{last}"
+    return f"{video_id}@{start}-{stop - 1}"
 
 
 def trimmed_clips(
     dataset: str, view: str, video_id: str, frames: int, *, seed: int = 0
 ) -> list[tuple[int, int]]:
-    """Draw sub-clips of a video as (first, last) frames; they depend only on its name, its length
-    and the seed.
+    """Draw sub-clips of a video as half-open intervals of frames (start, stop); they depend only on
+    its name, its length and the seed.
     """
     name = hashlib.sha256("/".join((dataset, view, video_id)).encode()).digest()
     random = np.random.default_rng([seed, frames, int.from_bytes(name[:8], "big")])
     clips = set()
     for _ in range(CLIPS_PER_VIDEO):
         length = max(1, round(frames * random.uniform(SHORTEST, LONGEST)))
-        first = int(random.integers(frames - length + 1))
-        clips.add((first, first + length - 1))
+        start = int(random.integers(frames - length + 1))
+        clips.add((start, start + length))
     return sorted(clips)
 
 
-def prefix_ends(frames: int) -> list[int]:
-    """Return the index of the last frame of each prefix of a video; prefixes grow evenly to the
-    whole video.
+def prefix_lengths(frames: int) -> list[int]:
+    """Return the number of frames of each prefix of a video; prefixes grow evenly to the whole
+    video.
     """
     count = min(PREFIXES_PER_VIDEO, frames)
-    return [frames * (index + 1) // count - 1 for index in range(count)]
+    return [frames * (index + 1) // count for index in range(count)]
 
 
 def embedded_parts(
     dataset: str, view: str, video_id: str, split: str, frames: int
 ) -> list[tuple[Protocol, tuple[int, int] | None]]:
-    """List the parts of a video that a run embeds, one file each, as (protocol, first and last
-    frame or None).
+    """List the parts of a video that a run embeds, one file each, as (protocol, half-open interval
+    of frames or None).
 
     "trimmed" is a sub-clip, and "online" the last frame of each prefix. Train videos are only
     embedded whole.

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import asdict, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -22,7 +22,7 @@ from byov.cache import digests
 from byov.cache.atomic import write_bytes
 from byov.cache.layout import check_name
 from byov.errors import CacheError
-from byov.records import READ_FROM_FILE, problem
+from byov.records import READ_FROM_FILE, Split, View, problem
 
 T = TypeVar("T")
 INDEX_NAME = "index.json"
@@ -33,8 +33,8 @@ class VideoEntry:
     """A video in the manifest."""
 
     id: Annotated[str, AfterValidator(partial(check_name, what="video id"))]
-    view: Literal["ego", "exo"]
-    split: Literal["train", "val", "test"]
+    view: View
+    split: Split
     frames: Annotated[int, Field(ge=0)] | None  # None until the video has been decoded
     fps: float | None
     # Phase index of each frame (or UNLABELED), if the dataset has phases.

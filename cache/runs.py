@@ -101,9 +101,7 @@ def embeddings_folder(
 def embedding_path(
     folder: Path, view: str, video_id: str, clip: tuple[int, int] | None = None
 ) -> Path:
-    """Return the path of the embedding file of a video, or of the sub-clip `clip` (first and last
-    frame).
-    """
+    """Return the path of the embedding file of a video, or of the sub-clip `clip` (start, stop)."""
     check_name(video_id, "video id")
     return folder / view / f"{clip_name(video_id, *clip) if clip else video_id}.h5"
 

@@ -14,9 +14,10 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from byov.data.dataset import SPLITS, VIEWS, Dataset, Split, Video, View, require_views
+from byov.data.dataset import Dataset, Video, require_views
 from byov.data.label_pickle import read_labels
 from byov.errors import DatasetError
+from byov.records import SPLITS, VIEWS, Split, View
 
 KEY_EVENTS = {
     "break_eggs": (

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from byov.data.dataset import Dataset, Split, Video, read_csv, require_views
+from byov.data.dataset import Dataset, Video, read_csv, require_views
 from byov.errors import DatasetError
+from byov.records import Split
 
 NUM_CLASSES = 157
 # Id of the video of the same script in the other view; missing in older releases.

@@ -6,19 +6,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from byov.errors import DatasetError
-from byov.records import UNLABELED
+from byov.records import UNLABELED, VIEWS, Split, View
 
-View = Literal["ego", "exo"]
-Split = Literal["train", "val", "test"]
 Unit = Literal["s", "f"]
-VIEWS: tuple[View, ...] = get_args(View)
-SPLITS: tuple[Split, ...] = get_args(Split)
 
 
 class FileSegment(NamedTuple):

@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from byov.data.dataset import VIEWS, WHOLE_FILE, Dataset, FileSegment, Video, View, require_views
+from byov.data.dataset import WHOLE_FILE, Dataset, FileSegment, Video, require_views
 from byov.data.own_videos import DEFAULT_SPLIT_FRACTIONS, assign_splits, log_skipped, path_inside
 from byov.data.video import FrameReader
 from byov.errors import DatasetError, VideoError
+from byov.records import VIEWS, View
 
 LOGGER = logging.getLogger(__name__)
 VERSIONS = ("v2.0", "v2.1", "v3.0")

@@ -28,9 +28,9 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
-from byov.data.dataset import VIEWS, Split, View
 from byov.errors import DatasetError
 from byov.progress import NO_PROGRESS, Progress, track
+from byov.records import VIEWS, Split, View
 
 # A task's index is part of its random seeds, so append new tasks at the end.
 TASKS = ("pick-place", "drawer-open", "door-open", "peg-insert-side", "coffee-pull", "hammer")

@@ -18,19 +18,9 @@ from itertools import count, pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from byov.data.dataset import (
-    SPLITS,
-    VIEWS,
-    Dataset,
-    FileSegment,
-    Split,
-    Unit,
-    Video,
-    View,
-    read_csv,
-    require_views,
-)
+from byov.data.dataset import Dataset, FileSegment, Unit, Video, read_csv, require_views
 from byov.errors import DatasetError
+from byov.records import SPLITS, VIEWS, Split, View
 
 T = TypeVar("T")
 LOGGER = logging.getLogger(__name__)

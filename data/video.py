@@ -131,84 +131,99 @@ class FrameReader:
         if times:
             yield FrameBlock(buffer[: len(times)], np.array(times))
 
-    def images(self, *, seek: bool = True) -> Iterator[tuple[NDArray[np.uint8], float]]:
+    def images(self) -> Iterator[tuple[NDArray[np.uint8], float]]:
         """Yield upright RGB images `(H, W, 3)` and their times in seconds from the first image."""
         reformatter = VideoReformatter()
-        packet_times: deque[float] = deque()
         rotation = None
         mirrored = False
         turns = 0
-        start, end = self._range_seconds()
-        # images so far; times of the current frame and of the first image
-        count = 0
-        seconds = 0.0
-        offset = 0.0
-        with open_video(self.path) as (container, stream):
-            if stream.width * stream.height > self._policy.max_pixels:
+        offset = 0.0  # time of the first image
+        for count, (frame, seconds) in enumerate(self._segment_frames()):
+            self.corrupt_frames += frame.is_corrupt
+            if frame.is_corrupt and self._policy.on_corrupt == "error":
                 raise VideoError(
-                    f"{self._source}: frames of {stream.width} x {stream.height} pixels exceed the "
-                    "limit of "
-                    f"{self._policy.max_pixels:,}. Downscale the video or raise --max-pixels."
+                    f"{self._source}: FFmpeg marks frame {count} as corrupt. Get a clean copy, or "
+                    "use the frame anyway with --on-corrupt keep."
                 )
-            # Applies to size changes, too.
-            stream.codec_context.options = {"max_pixels": str(self._policy.max_pixels)}
-            stream.codec_context.thread_count = self._threads
-            stream.codec_context.thread_type = "AUTO"
-            self.fps = _frame_rate(stream)
+            image = np.asarray(
+                reformatter.reformat(frame, format="rgb24", threads=1).to_ndarray(),
+                dtype=np.uint8,
+            )
+            if frame.rotation != rotation:
+                rotation = frame.rotation
+                (mirrored, turns) = _orientation(frame)
+            if count == 0:
+                offset = seconds
+                if turns % 2:
+                    self.pixel_aspect = 1 / self.pixel_aspect
+            image = image[:, ::-1] if mirrored else image
+            # Round, because 1.3 - 1.2 < 0.1 in floating point: an event at 0.1 would come one
+            # frame late.
+            seconds_in_segment = round(seconds - offset, 9) if offset else seconds
+            yield np.rot90(image, turns) if turns else image, seconds_in_segment
+
+    def _segment_frames(self, *, seek: bool = True) -> Iterator[tuple[av.VideoFrame, float]]:
+        """Yield the frames of the segment and their times in seconds from the first frame of the
+        file.
+        """
+        start, end = self._range_seconds()
+        seconds = 0.0
+        is_empty = True
+        with open_video(self.path) as (container, stream):
+            self._configure(stream)
             seek = (
                 seek and start > _SEEK_MARGIN_SECONDS and container.format.name in _SEEKABLE_FORMATS
             )
             first_time = _seek(container, stream, start - _SEEK_MARGIN_SECONDS) if seek else None
             if seek and first_time is None:
-                yield from self.images(seek=False)
+                yield from self._segment_frames(seek=False)
                 return
-            for index, frame in enumerate(self._frames(container, stream, packet_times)):
-                if packet_times:
-                    time = packet_times.popleft()
-                # frame.time is not set for the last frames.
-                elif frame.pts is not None and stream.time_base:
-                    time = float(frame.pts * stream.time_base)
-                else:
-                    time = index / (self.fps or 1)
+            for index, (frame, time) in enumerate(self._timed_frames(container, stream)):
                 first_time = time if first_time is None else first_time
                 seconds = time - first_time
-                if seek and index == 0 and time > first_time + start:  # the keyframe index is wrong
-                    yield from self.images(seek=False)
+                if seek and index == 0 and time > first_time + start:  # wrong keyframe index
+                    yield from self._segment_frames(seek=False)
                     return
                 if seconds < start - _TOLERANCE_SECONDS:
                     continue
                 if seconds >= end - _TOLERANCE_SECONDS:
                     return
-                self.corrupt_frames += frame.is_corrupt
-                if frame.is_corrupt and self._policy.on_corrupt == "error":
-                    raise VideoError(
-                        f"{self._source}: FFmpeg marks frame {count} as corrupt. Get a clean copy, "
-                        "or use the frame "
-                        "anyway with --on-corrupt keep."
-                    )
-                image = np.asarray(
-                    reformatter.reformat(frame, format="rgb24", threads=1).to_ndarray(),
-                    dtype=np.uint8,
-                )
-                if frame.rotation != rotation:
-                    rotation = frame.rotation
-                    (mirrored, turns) = _orientation(frame)
-                if count == 0:
-                    offset = seconds
-                    aspect = float(stream.sample_aspect_ratio or 1)
-                    if 1 / _MAX_PIXEL_ASPECT <= aspect <= _MAX_PIXEL_ASPECT:
-                        self.pixel_aspect = 1 / aspect if turns % 2 else aspect
-                count += 1
-                image = image[:, ::-1] if mirrored else image
-                # Round, because 1.3 - 1.2 < 0.1 in floating point: an event at 0.1 would come one
-                # frame late.
-                seconds_in_segment = round(seconds - offset, 9) if offset else seconds
-                yield np.rot90(image, turns) if turns else image, seconds_in_segment
+                if is_empty:
+                    is_empty = False
+                    self.pixel_aspect = _pixel_aspect(stream)
+                yield frame, seconds
         problem = _outside(
             self._segment._replace(start=start, end=end, unit="s"), 0, seconds, self.fps
         )
-        if not count or (problem and not self.truncated):
+        if is_empty or (problem and not self.truncated):
             raise VideoError(f"{self._source}: {problem or 'no frame in this segment'}")
+
+    def _configure(self, stream: av.VideoStream) -> None:
+        """Check the size of the frames, and set the options of the decoder."""
+        if stream.width * stream.height > self._policy.max_pixels:
+            raise VideoError(
+                f"{self._source}: frames of {stream.width} x {stream.height} pixels exceed the "
+                f"limit of {self._policy.max_pixels:,}. Downscale the video or raise --max-pixels."
+            )
+        # Applies to size changes, too.
+        stream.codec_context.options = {"max_pixels": str(self._policy.max_pixels)}
+        stream.codec_context.thread_count = self._threads
+        stream.codec_context.thread_type = "AUTO"
+        self.fps = _frame_rate(stream)
+
+    def _timed_frames(
+        self, container: av.container.InputContainer, stream: av.VideoStream
+    ) -> Iterator[tuple[av.VideoFrame, float]]:
+        """Yield decoded frames and their presentation times in seconds."""
+        packet_times: deque[float] = deque()
+        for index, frame in enumerate(self._frames(container, stream, packet_times)):
+            if packet_times:
+                yield frame, packet_times.popleft()
+            # frame.time is not set for the last frames.
+            elif frame.pts is not None and stream.time_base:
+                yield frame, float(frame.pts * stream.time_base)
+            else:
+                yield frame, index / (self.fps or 1)
 
     def _range_seconds(self) -> tuple[float, float]:
         """Return the segment in seconds from the first frame of the file."""
@@ -373,6 +388,12 @@ def open_video(path: Path) -> Iterator[tuple[av.container.InputContainer, av.Vid
 
 def _frame_rate(stream: av.VideoStream) -> float:
     return float(stream.average_rate or stream.guessed_rate or 0)
+
+
+def _pixel_aspect(stream: av.VideoStream) -> float:
+    """Return the width of a pixel divided by its height; 1 if the header is broken."""
+    aspect = float(stream.sample_aspect_ratio or 1)
+    return aspect if 1 / _MAX_PIXEL_ASPECT <= aspect <= _MAX_PIXEL_ASPECT else 1.0
 
 
 def _packet_time(

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from byov.cache.digests import file_sha256
 from byov.cache.embeddings import read_embedding
 from byov.cache.features import read_header
-from byov.cache.layout import VIEWS, cached_files, encoder_folders
+from byov.cache.layout import cached_files, encoder_folders
 from byov.cache.manifest import Manifest, VideoEntry
 from byov.errors import CacheError, EvaluationError
 from byov.evaluate.protocols import Segment
 from byov.evaluate.readers import EmbeddingReader
-from byov.records import UNLABELED
+from byov.records import UNLABELED, VIEWS
 
 # Name of each array → allowed NumPy dtype kinds and number of dimensions.
 PARTS = {"embeddings": ("f", 2), "labels": ("iu", 1), "lengths": ("iu", 1), "is_ego": ("biu", 1)}
@@ -253,7 +253,7 @@ def _read_embedded(path: Path) -> tuple[NDArray[np.float32], dict[str, str]]:
     """Return (T, D) embeddings and a dict with video, run, model_sha256 and, if known, view and
     source_sha256.
     """
-    text = {"view": path.parent.name} if path.parent.name in VIEWS else {}
+    text: dict[str, str] = {"view": path.parent.name} if path.parent.name in VIEWS else {}
     if path.suffix.lower() == ".h5":
         embedding, source = read_embedding(path)
         found = {

@@ -18,7 +18,7 @@ from byov.cache.layout import (
     SHORTEST,
     clip_name,
     embedded_parts,
-    prefix_ends,
+    prefix_lengths,
 )
 from byov.cache.layout import Protocol as Protocol
 from byov.cache.manifest import Manifest, VideoEntry
@@ -39,7 +39,7 @@ class Segment:
 
     video: VideoEntry
     protocol: Protocol = "standard"
-    clip: tuple[int, int] | None = None  # first and last frame of a sub-clip, inclusive
+    clip: tuple[int, int] | None = None  # half-open interval of a sub-clip's frames
 
     @property
     def name(self) -> str:
@@ -51,9 +51,8 @@ class Segment:
     def frames(self) -> NDArray[np.int64]:
         """Indices of the scored frames in the video, shape (T,)."""
         if self.protocol == "online":
-            return np.array(prefix_ends(self.video.frames or 0))
-        first, last = self.clip or (0, (self.video.frames or 0) - 1)
-        return np.arange(first, last + 1)
+            return np.array(prefix_lengths(self.video.frames or 0)) - 1
+        return np.arange(*(self.clip or (0, self.video.frames or 0)))
 
     def __len__(self) -> int:
         return len(self.frames)

@@ -10,7 +10,7 @@ from pathlib import Path
 from byov.cache.atomic import remove_abandoned, write_text
 from byov.cache.layout import check_name
 from byov.data import READERS, WITHOUT_DOWNLOAD, open_dataset
-from byov.data.dataset import SPLITS, Dataset, View
+from byov.data.dataset import Dataset
 from byov.data.lerobot import read_lerobot
 from byov.data.own_videos import (
     CSV_NAME,
@@ -36,6 +36,7 @@ from byov.extract.plan import (
 )
 from byov.folders import Folder, dataset_folder, datasets_folder, features_folder
 from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable, never
+from byov.records import SPLITS, View
 
 LOGGER = logging.getLogger(__name__)
 

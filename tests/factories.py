@@ -14,7 +14,7 @@ from safetensors.numpy import save
 
 from byov.cache.embeddings import EmbeddingProvenance, training_digests, write_embedding
 from byov.cache.features import FeatureWriter, Provenance, video_digest
-from byov.cache.layout import prefix_ends, ratio_key
+from byov.cache.layout import prefix_lengths, ratio_key
 from byov.cache.manifest import Manifest, VideoEntry
 from byov.cache.runs import embedding_path, embeddings_folder
 
@@ -284,7 +284,7 @@ def write_run(
     Args:
         features_dir: Cache with CLIP features.
         manifest: Manifest of the dataset.
-        clips: Dict mapping video ids to sub-clips (first and last frame) that are embedded, in
+        clips: Dict mapping video ids to sub-clips (start, stop) that are embedded, in
             addition to prefixes.
         embedded: Whether to write embeddings of the model and of the untrained model (which ignore
             the labels).
@@ -324,12 +324,14 @@ def write_run(
             if clips and video.id in clips:
                 parts += [("online", None), *(("trimmed", clip) for clip in clips[video.id])]
             for protocol, clip in parts:
-                first, last = clip or (0, len(rows) - 1)
+                start, stop = clip or (0, len(rows))
                 kept = (
-                    prefix_ends(len(rows)) if protocol == "online" else np.arange(first, last + 1)
+                    np.array(prefix_lengths(len(rows))) - 1
+                    if protocol == "online"
+                    else np.arange(start, stop)
                 )
                 at = embeddings_folder(folder, protocol, untrained=untrained)
-                changes = values | {"model_sha256": digest, "first_frame": first} | provenance
+                changes = values | {"model_sha256": digest, "first_frame": start} | provenance
                 write_embedding(
                     embedding_path(at, video.view, video.id, clip),
                     rows[kept],

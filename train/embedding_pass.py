@@ -9,7 +9,7 @@ import torch
 
 from byov.cache.embeddings import EmbeddingProvenance, write_embedding
 from byov.cache.hdf5 import read_array
-from byov.cache.layout import embedded_parts, prefix_ends
+from byov.cache.layout import embedded_parts, prefix_lengths
 from byov.cache.runs import check_model, embedding_path, embeddings_folder
 from byov.errors import Diverged, Interrupted
 from byov.progress import NO_PROGRESS, Progress, Stop, never, track
@@ -54,13 +54,16 @@ def embed_videos(
         parts = embedded_parts(data.dataset, video.view, video.id, video.split, video.frames)
         for untrained, model_sha256, model in models:
             for protocol, clip in parts:
-                first, last = clip or (0, video.frames - 1)
+                start, end = clip or (0, video.frames)
                 if protocol == "online":  # embed each prefix and keep its last frame
-                    frames = np.array(prefix_ends(video.frames))
-                    embedded = torch.stack([model.embed(features[: end + 1])[-1] for end in frames])
+                    lengths = prefix_lengths(video.frames)
+                    frames = np.array(lengths) - 1
+                    embedded = torch.stack(
+                        [model.embed(features[:length])[-1] for length in lengths]
+                    )
                 else:
-                    frames = np.arange(first, last + 1)
-                    embedded = model.embed(features[first : last + 1])
+                    frames = np.arange(start, end)
+                    embedded = model.embed(features[start:end])
                 embedding = embedded.cpu().numpy()
                 if not np.isfinite(embedding).all():
                     raise Diverged(
@@ -78,7 +81,7 @@ def embed_videos(
                     preprocessing=data.identity["preprocessing"],
                     column=data.column,
                     column_sha256=video.sha256,
-                    first_frame=first,
+                    first_frame=start,
                 )
                 folder = embeddings_folder(run, protocol, untrained=untrained)
                 path = embedding_path(folder, video.view, video.id, clip)

@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from byov.cache.layout import VIEWS
 from byov.errors import TrainError
+from byov.records import VIEWS
 from byov.text import pluralize
 from byov.train.feature_store import CachedVideo, FeatureStore
 

@@ -30,7 +30,7 @@ class Validator:
     ) -> None:
         self._store = store
         self._device = device
-        self._whole = [(video, 0, video.frames - 1) for video in videos]
+        self._whole = [(video, 0, video.frames) for video in videos]
         self._trimmed = [
             (video, *clip)
             for video in videos
@@ -58,11 +58,11 @@ class Validator:
         return metrics | ({"both": fmean(means.values())} if means else {})
 
     def _embed(self, model: Method, clips: Sequence[tuple[CachedVideo, int, int]]) -> Frames:
-        """Embed clips, each given as a video with its first and last frame."""
+        """Embed clips, each given as a video with a half-open interval of frames."""
         embeddings = []
         labels = []
-        for video, first, last in clips:
-            features = torch.from_numpy(self._store.read(video)[first : last + 1]).to(self._device)
+        for video, start, stop in clips:
+            features = torch.from_numpy(self._store.read(video)[start:stop]).to(self._device)
             embedding = model.embed(features).cpu()
             if not embedding.isfinite().all():
                 raise Diverged(
@@ -70,7 +70,7 @@ class Validator:
                     "--lr."
                 )
             embeddings.append(embedding.numpy())
-            labels.append((video.labels or (UNLABELED,) * video.frames)[first : last + 1])
+            labels.append((video.labels or (UNLABELED,) * video.frames)[start:stop])
         return Frames(
             np.concatenate(embeddings),
             np.concatenate(labels),

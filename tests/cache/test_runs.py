@@ -120,7 +120,7 @@ def test_embedding_paths(tmp_path):
         == "embeddings-untrained-trimmed"
     )
     assert embedding_path(tmp_path, "ego", "v 1") == tmp_path / "ego" / "v 1.h5"
-    assert embedding_path(tmp_path, "exo", "v", (0, 18)) == tmp_path / "exo" / "v@0-18.h5"
+    assert embedding_path(tmp_path, "exo", "v", (0, 19)) == tmp_path / "exo" / "v@0-18.h5"
     with pytest.raises(CacheError, match="cannot be a file name"):
         embedding_path(tmp_path, "ego", "../v")
 

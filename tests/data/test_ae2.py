@@ -5,8 +5,8 @@ import pytest
 from tests.factories import write_file
 
 from byov.data.ae2 import LISTED_IN_CSV, read_ae2
-from byov.data.dataset import SPLITS, VIEWS
 from byov.errors import DatasetError
+from byov.records import SPLITS, VIEWS
 
 PHASES = {"break_eggs": 4, "tennis_forehand": 2, "pour_milk": 3, "pour_liquid": 3}
 PLACES = [(view, split) for split in SPLITS for view in VIEWS]

@@ -7,7 +7,7 @@ import pytest
 from tests.evaluate.conftest import CLIP_FOLDER
 
 from byov.cache.features import standardize
-from byov.cache.layout import prefix_ends
+from byov.cache.layout import prefix_lengths
 from byov.evaluate.compare import score
 from byov.evaluate.online import mean_phase_starts, predict_progress, reference_progress
 from byov.evaluate.protocols import segments
@@ -17,12 +17,12 @@ from byov.evaluate.tasks import EvaluationOptions
 
 
 def test_prefixes_are_evenly_spaced_and_end_with_the_video():
-    assert prefix_ends(100) == list(range(4, 100, 5))
-    assert prefix_ends(7) == list(range(7))
+    assert prefix_lengths(100) == list(range(5, 101, 5))
+    assert prefix_lengths(7) == list(range(1, 8))
     for frames in range(1, 200):
-        ends = prefix_ends(frames)
-        assert ends[-1] == frames - 1
-        assert len(set(ends)) == len(ends) == min(20, frames)
+        lengths = prefix_lengths(frames)
+        assert lengths[-1] == frames
+        assert len(set(lengths)) == len(lengths) == min(20, frames)
 
 
 def test_reference_runs_linearly_between_events():

@@ -68,10 +68,8 @@ def test_sub_clips_replace_the_videos(run_reader, manifest):
     frames = run_reader().frames("val", "trimmed")
     first = next(video for video in manifest.videos if video.split == "val")
     clips = trimmed_clips("tea", first.view, first.id, first.frames)
-    assert frames.lengths[:2].tolist() == [end - start + 1 for start, end in clips]
-    assert frames.labels[: frames.lengths[0]].tolist() == list(
-        first.labels[clips[0][0] : clips[0][1] + 1]
-    )
+    assert frames.lengths[:2].tolist() == [stop - start for start, stop in clips]
+    assert frames.labels[: frames.lengths[0]].tolist() == list(first.labels[slice(*clips[0])])
     assert frames.recordings.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
 
 

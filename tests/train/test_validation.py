@@ -21,14 +21,14 @@ def test_the_validator_agrees_with_the_evaluator(training_data, make_method):
 
     def scored(clips):
         embeddings = [
-            model.embed(store.read(video)[first : last + 1]).numpy() for video, first, last in clips
+            model.embed(store.read(video)[start:stop]).numpy() for video, start, stop in clips
         ]
-        labels = [video.labels[first : last + 1] for video, first, last in clips]
+        labels = [video.labels[start:stop] for video, start, stop in clips]
         is_ego = np.array([video.view == "ego" for video, *_ in clips])
         lengths = np.array([len(each) for each in labels])
         return Frames(np.concatenate(embeddings), np.concatenate(labels), lengths, is_ego)
 
-    whole = scored([(video, 0, video.frames - 1) for video in videos])
+    whole = scored([(video, 0, video.frames) for video in videos])
     clips = scored(
         [
             (video, *clip)

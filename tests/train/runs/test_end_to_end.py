@@ -12,7 +12,7 @@ from tests.train.runs.run_files import contents, records
 
 from byov.cache.embeddings import read_embedding
 from byov.cache.hdf5 import read_array, read_digest
-from byov.cache.layout import prefix_ends, trimmed_clips
+from byov.cache.layout import prefix_lengths, trimmed_clips
 from byov.cache.runs import read_run
 from byov.cli.evaluate import main as byov_eval
 from byov.train.feature_store import FeatureStore, open_training_data
@@ -105,18 +105,18 @@ def test_embeddings_are_those_of_the_model(reference, shared_cache, untrained):
         features = read_array(path, "merged/0.3")
         seconds = read_array(path, "pts_seconds")
         view = path.parent.name
-        clips = {f"embeddings{suffix}/{path.parent.name}/{path.name}": (0, len(features) - 1)}
+        clips = {f"embeddings{suffix}/{path.parent.name}/{path.name}": (0, len(features))}
         if not path.stem.startswith("train"):
-            for first, last in trimmed_clips("toy", view, path.stem, len(features)):
-                clips[f"embeddings{suffix}-trimmed/{view}/{path.stem}@{first}-{last}.h5"] = (
-                    first,
-                    last,
+            for start, stop in trimmed_clips("toy", view, path.stem, len(features)):
+                clips[f"embeddings{suffix}-trimmed/{view}/{path.stem}@{start}-{stop - 1}.h5"] = (
+                    start,
+                    stop,
                 )
             assert len(clips) == 3
             online, source = read_embedding(
                 reference / f"embeddings{suffix}-online" / view / path.name
             )
-            prefixes = [features[: end + 1] for end in prefix_ends(len(features))]
+            prefixes = [features[:length] for length in prefix_lengths(len(features))]
             np.testing.assert_array_equal(
                 online, [model.embed(prefix).numpy()[-1] for prefix in prefixes]
             )
@@ -124,17 +124,15 @@ def test_embeddings_are_those_of_the_model(reference, shared_cache, untrained):
                 0,
                 read_digest(path, "merged/0.3"),
             )
-        for name, (first, last) in clips.items():
+        for name, (start, stop) in clips.items():
             embedding, source = read_embedding(reference / name)
+            np.testing.assert_array_equal(embedding, model.embed(features[start:stop]).numpy())
             np.testing.assert_array_equal(
-                embedding, model.embed(features[first : last + 1]).numpy()
-            )
-            np.testing.assert_array_equal(
-                read_array(reference / name, "pts_seconds"), seconds[first : last + 1]
+                read_array(reference / name, "pts_seconds"), seconds[start:stop]
             )
             assert (source.run, source.dataset, source.video) == ("toy", "toy", path.stem)
             assert (source.first_frame, source.column_sha256) == (
-                first,
+                start,
                 read_digest(path, "merged/0.3"),
             )
             assert (source.model_sha256 == digest) is not untrained
