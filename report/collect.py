@@ -21,7 +21,7 @@ from byov.cache.features import Header, video_header
 from byov.cache.hdf5 import read_array
 from byov.cache.manifest import Manifest, load_index, read_sources
 from byov.cache.runs import DIAGNOSTICS_PREFIX, METRICS_NAME, RunRecord, read_metrics
-from byov.data.dataset import Split, parse_source
+from byov.data.dataset import parse_source
 from byov.data.own_videos import RESUME_MARK, UNLABELED_MARK
 from byov.device import usable_cores
 from byov.errors import CacheError, EvaluationError, TrainError
@@ -34,7 +34,7 @@ from byov.evaluate.scope import available_tasks, choose_scope
 from byov.evaluate.table import verdict
 from byov.evaluate.tasks import EvaluationOptions
 from byov.progress import NO_PROGRESS, Progress, track
-from byov.records import UNLABELED, VIEWS
+from byov.records import UNLABELED, VIEWS, Split
 from byov.report import analysis, content, provenance
 from byov.report.analysis import centers, evenly_spaced
 from byov.report.content import FrameRef, Unavailable
