@@ -20,10 +20,11 @@ from byov.data.own_videos import read_own_videos
 from byov.data.video import FrameReader
 from byov.extract.encoder_names import EncoderName, parse_encoder
 from byov.extract.encoders import HALF, FrameEncoder, load_encoder
-from byov.extract.extract_features import extract_features
-from byov.extract.extraction import decoder_threads, run_plan
+from byov.extract.pipeline import Pipeline, decoder_threads
 from byov.extract.plan import CPU_BATCH, CUDA_BATCH, ExtractionOptions, make_plan
 from byov.extract.preprocess import Preprocessing
+from byov.extract.results import VideoOutcome
+from byov.progress import NO_PROGRESS
 
 sys.path.append(str(Path(__file__).parents[1]))
 
@@ -61,9 +62,12 @@ def pipeline_fps(
     with tempfile.TemporaryDirectory() as features:
         options = ExtractionOptions(tuple(ratios), batch_size=batch_size)
         plan = make_plan(read_own_videos("bench", table), Path(features), encoder.name, options)
-        outcome = run_plan(plan, plan.jobs, encoder=encoder)
-        assert not outcome.failures, outcome.failures
-        return outcome.frames / outcome.seconds
+        outcomes: list[VideoOutcome] = []
+        with NO_PROGRESS.bar("frames", unit="frame") as bar:
+            pipeline = Pipeline(encoder, options, bar)
+            elapsed = seconds(lambda: outcomes.extend(pipeline.run(plan.jobs)))
+        assert not any(outcome.failure for outcome in outcomes), outcomes
+        return sum(outcome.frames for outcome in outcomes) / elapsed
 
 
 def decode_and_resize_fps(table: Path, preprocessing: Preprocessing) -> float:
@@ -119,7 +123,11 @@ def bench_rerun(root: Path, count: int = 10_000) -> None:
     """Time an extraction that finds all videos in the cache."""
     table = write_dataset(root, ("train",) * count, 1, 32, 32)
     extract = partial(
-        extract_features, manifest=table, encoder="random/tiny", ratios=(0.3,), features_dir=root
+        byov.extract_features,
+        manifest=table,
+        encoder="random/tiny",
+        ratios=(0.3,),
+        features_dir=root,
     )
     extract()
     started = time.process_time()

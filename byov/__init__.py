@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from byov.apply.run import Run, VideoArrays, load_features, load_run, train_run
     from byov.errors import ByovError, Interrupted
     from byov.evaluate.tasks import EvaluationOptions
-    from byov.extract.extract_features import ExtractedFeatures, extract_features
+    from byov.extract.extraction import extract_features, extract_plan
+    from byov.extract.results import ExtractedFeatures
 
     __version__: str
 
@@ -31,6 +32,7 @@ __all__ = [
     "VideoArrays",
     "__version__",
     "extract_features",
+    "extract_plan",
     "load_features",
     "load_run",
     "train_run",
@@ -43,9 +45,8 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 _MODULES = dict.fromkeys(
     ("Run", "VideoArrays", "load_features", "load_run", "train_run"), "byov.apply.run"
 )
-_MODULES |= dict.fromkeys(
-    ("ExtractedFeatures", "extract_features"), "byov.extract.extract_features"
-)
+_MODULES |= dict.fromkeys(("extract_features", "extract_plan"), "byov.extract.extraction")
+_MODULES |= {"ExtractedFeatures": "byov.extract.results"}
 _MODULES |= dict.fromkeys(("ByovError", "Interrupted"), "byov.errors")
 _MODULES |= {"EvaluationOptions": "byov.evaluate.tasks"}
 

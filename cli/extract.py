@@ -2,12 +2,13 @@
 
 import json
 import time
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+import byov
 from byov.cli import videos as cli_videos
 from byov.cli.app import App
 from byov.cli.exit_codes import FAILED
@@ -32,11 +33,20 @@ from byov.data import READERS
 from byov.data.own_videos import DEFAULT_SPLIT_FRACTIONS
 from byov.data.video import MAX_PIXELS, DecodingPolicy
 from byov.device import Device
-from byov.extract import plan as planning
 from byov.extract.encoder_names import DEFAULT_ENCODER, IMAGENET, Resize, parse_encoder
-from byov.extract.extract_features import VideoSource, extract_plan
-from byov.extract.plan import DEFAULT_RATIOS, ExtractionOptions, Job, OnMismatch, Outcome, Plan
+from byov.extract.plan import (
+    DEFAULT_RATIOS,
+    ExtractionOptions,
+    OnMismatch,
+    Plan,
+    check_videos,
+    estimate_size,
+    make_plan,
+)
+from byov.extract.results import ExtractedFeatures, record_results
+from byov.extract.source import VideoSource
 from byov.text import format_size, pluralize, printable
+from byov.workers import ClusterOptions
 
 RATIOS = ",".join(map(str, DEFAULT_RATIOS))
 DEFAULT_SPLIT = ",".join(f"{fraction:g}" for fraction in DEFAULT_SPLIT_FRACTIONS)
@@ -144,8 +154,8 @@ def extract(
     started = time.monotonic()
     parsed_ratios = parse_numbers("--ratios", ratios)
     parsed_shard = _parse_shard(shard)
-    ray = parse_cluster(cluster, workers, cpus_per_worker, gpus_per_worker, device)
-    if ray is not None and parsed_shard != (1, 1):
+    cluster_options = parse_cluster(cluster, workers, cpus_per_worker, gpus_per_worker, device)
+    if cluster_options is not None and parsed_shard != (1, 1):
         raise UsageError("--cluster distributes the videos itself. Omit --shard.")
     fractions = None if split is None else parse_numbers("--split", split)
     source = VideoSource(dataset, manifest, folder, lerobot, ego, exo, task, fractions, name)
@@ -163,7 +173,7 @@ def extract(
         verify_sources=verify_sources,
     )
     chosen = parse_encoder(encoder or source.default_encoder, revision)
-    plan = planning.make_plan(
+    plan = make_plan(
         source.open(datasets_dir, features_dir, PROGRESS), features_dir, chosen, options
     )
     if encoder is None:
@@ -171,26 +181,24 @@ def extract(
     if check:
         raise typer.Exit(FAILED if _check(plan, as_json=as_json) else 0)
 
-    def run(jobs: Sequence[Job]) -> Outcome:
-        check_folder(plan.folder, "--features-dir")
-        from byov.extract.extraction import run_plan
-
-        if ray is None:
-            return interruptible(lambda: run_plan(plan, jobs, PROGRESS), f"interrupted; {RESUME}")
-        from byov.sweeps.extraction import extract_on_cluster
-
-        return run_stoppable(
-            lambda stop: extract_on_cluster(plan, jobs, options, ray, PROGRESS, stop),
-            f"interrupted; {RESUME}",
-        )
-
     try:
-        outcome = extract_plan(plan, run)
+        extracted = _extract(plan, cluster_options)
     except OSError:  # for example, the disk is full; App prints the reason
         note(f"stopped; {RESUME}")
         raise
-    _print_summary(plan, outcome, time.monotonic() - started, as_json=as_json)
-    raise typer.Exit(FAILED if outcome.failures else 0)
+    _print_summary(extracted, time.monotonic() - started, as_json=as_json)
+    raise typer.Exit(FAILED if extracted.failures else 0)
+
+
+def _extract(plan: Plan, cluster: ClusterOptions | None) -> ExtractedFeatures:
+    if not plan.jobs_to_extract():
+        return record_results(plan, [], 0.0)  # extract_plan imports PyTorch, which takes seconds
+    check_folder(plan.folder, "--features-dir")
+    extract = partial(byov.extract_plan, plan, cluster=cluster, progress=PROGRESS)
+    message = f"interrupted; {RESUME}"
+    if cluster is None:
+        return interruptible(extract, message)
+    return run_stoppable(lambda stop: extract(stop=stop), message)
 
 
 def _parse_shard(text: str) -> tuple[int, int]:
@@ -200,38 +208,37 @@ def _parse_shard(text: str) -> tuple[int, int]:
     return int(index), int(count)
 
 
-def _print_summary(plan: Plan, outcome: Outcome, seconds: float, *, as_json: bool) -> None:
-    cached = len(plan.in_state("cached"))
+def _print_summary(extracted: ExtractedFeatures, seconds: float, *, as_json: bool) -> None:
     if as_json:
         summary = {
-            "dataset": plan.dataset.name,
-            "encoder": plan.encoder.id,
-            "folder": str(plan.folder),
-            "extracted_videos": outcome.videos,
-            "extracted_frames": outcome.frames,
-            "written_bytes": outcome.written_bytes,
-            "cached_before": cached,
-            "failures": outcome.failures,
+            "dataset": extracted.dataset,
+            "encoder": extracted.encoder,
+            "folder": str(extracted.folder),
+            "extracted_videos": extracted.videos,
+            "extracted_frames": extracted.frames,
+            "written_bytes": extracted.written_bytes,
+            "cached_before": extracted.cached,
+            "failures": extracted.failures,
             "seconds": round(seconds, 3),
         }
         print(json.dumps(summary, indent=1))
         return
-    rate = f" at {outcome.frames / outcome.seconds:.0f} frames/s" if outcome.frames else ""
-    frames = f"{pluralize(outcome.frames, 'frame')}{rate}, {format_size(outcome.written_bytes)}"
+    rate = f" at {extracted.frames / extracted.seconds:.0f} frames/s" if extracted.frames else ""
+    size = format_size(extracted.written_bytes)
     print(
-        f"{plan.dataset.name}: {pluralize(outcome.videos, 'video')} extracted ({frames}), {cached} "
-        "already cached, "
-        f"{len(outcome.failures)} failed; {seconds:.1f} s; {plan.folder}"
+        f"{extracted.dataset}: {pluralize(extracted.videos, 'video')} extracted "
+        f"({pluralize(extracted.frames, 'frame')}{rate}, {size}), {extracted.cached} already "
+        f"cached, {len(extracted.failures)} failed; {seconds:.1f} s; {extracted.folder}"
     )
-    if outcome.failures:
-        print(f"Failed videos are retried next time. Reasons: {plan.folder / 'failures.json'}")
+    if extracted.failures:
+        print(f"Failed videos are retried next time. Reasons: {extracted.folder / 'failures.json'}")
 
 
 def _check(plan: Plan, *, as_json: bool) -> bool:
     """Check all videos, print what would be extracted, and return whether there are problems."""
-    checks = planning.check_videos(plan, PROGRESS)
+    checks = check_videos(plan, PROGRESS)
     states = plan.count()
-    frames, disk_bytes = planning.estimate_size(plan, checks)
+    frames, disk_bytes = estimate_size(plan, checks)
     problems = [f"problem: {check['problem']}" for check in checks if check["problem"]]
     if as_json:
         summary = {"dataset": plan.dataset.name, "encoder": plan.encoder.id, "states": states}

@@ -1,402 +1,290 @@
-"""Feature extraction: decode in threads, encode in full batches across videos, merge tokens, write
-one file per video.
+"""Feature extraction, in this process or on a Ray cluster.
 
-The encoder always receives the same batch shape, and the tokens of a frame do not depend on the
-other frames of its batch. The features of a video therefore depend only on that video, not on other
-videos or on interruptions.
+The files on a cluster are byte-identical to those of a single process.
 """
 
-import queue
-import threading
+import logging
+import os
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
-from functools import lru_cache
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from math import ceil
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
-
-from byov.cache.digests import file_sha256, file_state, fingerprint, segment_digest
-from byov.cache.features import FeatureWriter, Provenance, identity_difference
-from byov.cache.layout import ratio_key
-from byov.data.video import DECODER, FrameReader, estimated_frames
-from byov.device import usable_cores
-from byov.errors import CacheError, DatasetError, VideoError
+from byov.cache.atomic import remove_abandoned
+from byov.cache.features import identity_difference
+from byov.data.video import MAX_PIXELS, DecodingPolicy, OnDamage, estimated_frames
+from byov.device import Device
+from byov.errors import ClusterError, ProcessLost
+from byov.extract.encoder_names import EncoderName, Resize, parse_encoder
 from byov.extract.encoders import FrameEncoder, load_encoder
-from byov.extract.plan import ExtractionOptions, Job, Outcome, Plan, VideoOutcome
-from byov.extract.token_merging import TokenMerger
-from byov.progress import NO_PROGRESS, Bar, Progress
+from byov.extract.pipeline import Pipeline, encoder_identity
+from byov.extract.plan import DEFAULT_RATIOS, ExtractionOptions, Job, OnMismatch, Plan, make_plan
+from byov.extract.results import ExtractedFeatures, VideoOutcome, record_results
+from byov.extract.source import VideoSource
+from byov.folders import Folder, datasets_folder, features_folder
+from byov.progress import NO_PROGRESS, Bar, Progress, Stop, Stoppable, never
 from byov.text import pluralize
+from byov.workers import ClusterOptions, RayWorkers
 
-MAX_DECODERS = 16
-# A message from a decoder thread: frames of a video with their times; the arguments of
-# `finish_video` once the video is fully decoded; or an exception.
-Message = tuple[Job, tuple[Tensor, NDArray[np.float64]] | dict[str, Any] | Exception]
+LOGGER = logging.getLogger(__name__)
+CHUNKS_PER_WORKER = 8  # small chunks let all workers finish at about the same time
+MAX_VIDEOS = 16  # maximum number per chunk, since a chunk is retried if its worker dies
 
 
-def run_plan(
-    plan: Plan,
-    jobs: Sequence[Job],
+def extract_features(
+    dataset: str | None = None,
+    *,
+    manifest: str | os.PathLike[str] | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    lerobot: str | os.PathLike[str] | None = None,
+    ego: str | None = None,
+    exo: str | None = None,
+    task: str | None = None,
+    split: Sequence[float] | None = None,
+    name: str | None = None,
+    encoder: str | None = None,
+    revision: str | None = None,
+    ratios: Sequence[float] = DEFAULT_RATIOS,
+    resize: Resize = "squash",
+    device: Device = "auto",
+    compile_model: bool = False,
+    batch_size: int | None = None,
+    decoders: int | None = None,
+    shard: tuple[int, int] = (1, 1),
+    on_truncated: OnDamage = "error",
+    on_corrupt: OnDamage = "error",
+    max_pixels: int = MAX_PIXELS,
+    on_mismatch: OnMismatch = "error",
+    verify_sources: bool = False,
+    overwrite: bool = False,
+    datasets_dir: Folder = None,
+    features_dir: Folder = None,
+    cluster: ClusterOptions | None = None,
     progress: Progress = NO_PROGRESS,
-    encoder: FrameEncoder | None = None,
-) -> Outcome:
-    """Extract the given jobs of a plan; `encoder` is the encoder of the plan if it is already
-    loaded.
+    stop: Stop = never,
+) -> ExtractedFeatures:
+    """Compute the features of a dataset's videos with a frozen vision model; cached videos are
+    skipped.
 
-    Videos that cannot be read are recorded as failures and do not stop the extraction.
+    Videos that cannot be decoded are listed in `failures` and do not stop the extraction.
+
+    Args:
+        dataset: Name of a built-in dataset; "demo" and the Meta-World datasets need no download.
+        manifest: CSV of your own videos, instead of a dataset.
+        folder: Folder of your own videos, instead of a dataset; a CSV that lists them is written.
+        lerobot: Folder of a LeRobot dataset, instead of a dataset.
+        ego: Camera key in `lerobot`, or path pattern of the ego videos in `folder`, such as
+            "*wrist*".
+        exo: The same for exo videos.
+        task: Task in `lerobot`; required if there are several.
+        split: Fractions of train, val and test videos in `folder` or `lerobot`.
+        name: Name for your own videos. Default: the name of the CSV or folder.
+        encoder: Encoder id, such as "openai/clip-vit-base-patch16".
+        datasets_dir: Folder that contains the datasets. Default: BYOV_DATASETS, else datasets/.
+        features_dir: Folder of the feature cache. Default: BYOV_FEATURES, else features/.
+        cluster: Ray cluster to run on, such as ClusterOptions("10.0.0.1:6379"). Default: this
+            process.
+        progress: Receives progress updates.
+        stop: Called between batches; if it returns True, Interrupted is raised and finished videos
+            are kept.
+
+    The other arguments are the options of byov-extract.
+
+    >>> # A small untrained encoder, to try things out.
+    >>> done = extract_features("demo", encoder="random/tiny")
+    >>> done.folder.as_posix(), done.videos + done.cached, done.failures
+    ('features/demo/random--tiny', 8, {})
     """
-    options = plan.options
-    if encoder is None:
-        encoder = load_encoder(
-            plan.encoder, resize=options.resize, device=options.device, progress=progress
-        )
-        if options.compile:
-            encoder.compile()
-    refuse_other_identity(plan, jobs, encoder_identity(encoder))
-    outcome = Outcome()
-    started = time.monotonic()
-    with (
-        job_bars(jobs, progress) as (videos, frames),
-        closing(Extraction(encoder, options, frames).run(jobs)) as extracted,
-    ):
-        for video in extracted:
-            outcome.add(video)
-            videos.advance(latest=video.video_id)
-    outcome.seconds = time.monotonic() - started
-    return outcome
+    features = features_folder(features_dir)
+    options = ExtractionOptions(
+        ratios=(ratios,) if isinstance(ratios, (float, int, str)) else tuple(ratios),
+        shard=shard,
+        resize=resize,
+        device=device,
+        compile=compile_model,
+        batch_size=batch_size,
+        decoders=decoders,
+        policy=DecodingPolicy(on_truncated, on_corrupt, max_pixels),
+        on_mismatch=on_mismatch,
+        overwrite=overwrite,
+        verify_sources=verify_sources,
+    )
+    source = VideoSource(dataset, manifest, folder, lerobot, ego, exo, task, split, name)
+    videos = source.open(datasets_folder(datasets_dir), features, Stoppable(progress, stop))
+    plan = make_plan(
+        videos, features, parse_encoder(encoder or source.default_encoder, revision), options
+    )
+    return extract_plan(plan, cluster=cluster, progress=progress, stop=stop)
 
 
-@contextmanager
-def job_bars(jobs: Sequence[Job], progress: Progress) -> Iterator[tuple[Bar, Bar]]:
-    """Open progress bars for videos and for frames."""
+def extract_plan(
+    plan: Plan,
+    *,
+    cluster: ClusterOptions | None = None,
+    progress: Progress = NO_PROGRESS,
+    stop: Stop = never,
+) -> ExtractedFeatures:
+    """Extract the missing and outdated videos of a plan and update the manifest.
+
+    The other arguments and the return value are those of `extract_features`.
+    """
+    jobs = plan.jobs_to_extract()
+    remove_abandoned(plan.folder.parent)
+    for line in plan.reasons():
+        LOGGER.info(line)
+    progress = Stoppable(progress, stop)
+    if not jobs:
+        return record_results(plan, [], 0.0)
+    if cluster is not None:
+        return record_results(plan, *_extract_on_cluster(plan, jobs, cluster, progress, stop))
+    encoder = _load(plan.encoder, plan.options, progress)
+    plan.refuse_other_identity(encoder_identity(encoder))
+    return record_results(
+        plan,
+        *_collect(lambda frames: Pipeline(encoder, plan.options, frames).run(jobs), jobs, progress),
+    )
+
+
+def _collect(
+    extract: Callable[[Bar], Generator[VideoOutcome, None, None]],
+    jobs: Sequence[Job],
+    progress: Progress,
+) -> tuple[list[VideoOutcome], float]:
+    """Collect the outcomes of all jobs with progress bars; return them and the time in seconds."""
     counts = [
         job.label_count or estimated_frames(job.video.path, job.video.segment) for job in jobs
     ]
     total = sum(count or 0 for count in counts) if all(counts) else None
+    outcomes = []
+    started = time.monotonic()
     with (
         progress.bar("videos", unit="video", total=len(jobs)) as videos,
         progress.bar("frames", unit="frame", total=total, brief=True) as frames,
+        closing(extract(frames)) as extracted,
     ):
-        yield videos, frames
+        for outcome in extracted:
+            outcomes.append(outcome)
+            if outcome.failure is not None:
+                LOGGER.warning(f"failed: {outcome.failure}")
+            videos.advance(latest=outcome.video_id)
+    return outcomes, time.monotonic() - started
 
 
-def decoder_threads(
-    videos: int, decoders: int | None = None, cores: int | None = None
-) -> tuple[int, int]:
-    """Return the number of videos to decode in parallel and the threads per video, in total about
-    one per core.
+def _load(name: EncoderName, options: ExtractionOptions, progress: Progress) -> FrameEncoder:
+    encoder = load_encoder(name, resize=options.resize, device=options.device, progress=progress)
+    if options.compile:
+        encoder.compile()
+    return encoder
+
+
+# --- extraction on a cluster
+
+
+def _extract_on_cluster(
+    plan: Plan, jobs: Sequence[Job], cluster: ClusterOptions, progress: Progress, stop: Stop
+) -> tuple[list[VideoOutcome], float]:
+    """Extract videos on a Ray cluster; return the outcomes and the time in seconds.
+
+    Nothing is written until all workers have loaded the same encoder. If a worker dies, its videos
+    are retried one by one; a video fails after its worker has died three times.
     """
-    cores = min(cores or usable_cores(), MAX_DECODERS)
-    workers = max(1, min(videos, decoders or cores))
-    return workers, max(1, cores // workers)
-
-
-def encoder_identity(encoder: FrameEncoder) -> dict[str, str]:
-    """Return the identity of features from this encoder, like `Provenance.identity` for a file."""
-    return _provenance(encoder).identity()
-
-
-def _provenance(encoder: FrameEncoder, **source: Any) -> Provenance:
-    unknown = dict.fromkeys(
-        ("video", "view", "source_name", "source_sha256", "source_fingerprint"), ""
-    )
-    return Provenance(
-        encoder=encoder.name.id,
-        encoder_revision=encoder.name.revision or "",
-        encoder_sha256=encoder.sha256,
-        preprocessing=encoder.preprocessing.describe(),
-        compute_dtype=str(encoder.dtype).removeprefix("torch."),
-        decoder=DECODER,
-        **({"source_bytes": 0} | unknown | source),
-    )
-
-
-def refuse_other_identity(plan: Plan, jobs: Sequence[Job], identity: Mapping[str, str]) -> None:
-    """Raise CacheError if cached files that are not extracted again have a different identity."""
-    redone = {job.video.id for job in jobs}
-    for job in plan.jobs:
-        if job.found is None or job.video.id in redone:
-            continue
-        if difference := identity_difference(job.found.identity, identity):
-            raise CacheError(
-                f"{job.path}: made with {difference}. Use --overwrite to extract everything again, "
-                "or another "
-                "--features-dir."
-            )
-
-
-# --- decoding
-
-
-def _decoded(
-    jobs: Sequence[Job], encoder: FrameEncoder, options: ExtractionOptions
-) -> Generator[Message, None, None]:
-    """Decode and preprocess videos in threads ahead of the encoder, in bounded memory.
-
-    Messages of different videos are interleaved; those of one video are in order. FFmpeg runs
-    without the GIL.
-    """
-    workers, threads_per_video = decoder_threads(len(jobs), options.decoders, options.cores)
-    remaining: queue.SimpleQueue[Job] = queue.SimpleQueue()
-    for job in jobs:
-        remaining.put(job)
-    # Buffer a few blocks per thread, so that a pause for writing does not stall decoding.
-    messages: queue.Queue[Message] = queue.Queue(maxsize=4 * workers)
-    stopped = threading.Event()
-    # Digests are cached, because a file may contain many videos. If the state of a file changes, it
-    # is read again.
-    read_sha256 = lru_cache(maxsize=64)(lambda path, _state: file_sha256(path))
-
-    def put(message: Message) -> None:
-        while not stopped.is_set():
-            with suppress(queue.Full):
-                messages.put(message, timeout=0.2)
-                return
-
-    def work() -> None:
-        torch.set_num_threads(1)  # applies only to this thread
-        with suppress(queue.Empty):
-            while not stopped.is_set():
-                job = remaining.get_nowait()
-                try:
-                    for content in _decode(job, encoder, options, threads_per_video, read_sha256):
-                        put((job, content))
-                        if stopped.is_set():
-                            return
-                except Exception as error:
-                    put((job, error))
-
-    try:
-        for index in range(workers):
-            threading.Thread(target=work, name=f"decoder-{index}", daemon=True).start()
-        ended = 0
-        while ended < len(jobs):
-            message = messages.get()
-            ended += not isinstance(message[1], tuple)
-            yield message
-    finally:
-        stopped.set()
-
-
-def _decode(
-    job: Job,
-    encoder: FrameEncoder,
-    options: ExtractionOptions,
-    threads: int,
-    read_sha256: Callable[[Path, Any], str],
-) -> Iterator[tuple[Tensor, NDArray[np.float64]] | dict[str, Any]]:
-    """Yield the frames of a video, then the arguments of FeatureWriter.finish_video."""
-    path = job.video.path
-    labels = job.label_count
-    fragment = job.video.segment.fragment
-    state = file_state(path)
-    sha256 = read_sha256(path, state)
-    reader = FrameReader(path, segment=job.video.segment, threads=threads, policy=options.policy)
-    frames = 0
-    for block in reader.blocks():
-        keep = len(block.pixels) if labels is None else max(labels - frames, 0)
-        frames += len(block.pixels)
-        if keep:
-            pixels = torch.from_numpy(block.pixels[:keep])
-            yield encoder.preprocessing.on_host(pixels, encoder.device), block.pts_seconds[:keep]
-        elif options.on_mismatch == "trim":
-            break
-    if labels not in (None, frames) and options.on_mismatch == "error":
-        raise VideoError(
-            f"{path}: {pluralize(frames, 'frame')} but {pluralize(labels or 0, 'label')}. "
-            "Re-export the labels or "
-            "use --on-mismatch trim."
+    # Workers need absolute paths, but not the descriptions of cached files.
+    jobs = [
+        replace(
+            job,
+            video=replace(job.video, path=job.video.path.absolute()),
+            path=job.path.absolute(),
+            cached=None,
         )
-    source = {
-        "source_name": f"{path.name}{fragment}",
-        "source_bytes": state[1],
-        "source_sha256": segment_digest(sha256, fragment),
-        "source_fingerprint": segment_digest(fingerprint(path), fragment),
-    }
-    if file_state(path) != state:
-        raise DatasetError(f"{path}: changed while it was read. Run again once it is complete.")
-    yield {
-        "provenance": _provenance(encoder, video=job.video.id, view=job.video.view, **source),
-        "fps": reader.fps,
-        "truncated": reader.truncated,
-        "corrupt_frames": reader.corrupt_frames,
-    }
-
-
-# --- encoding and writing
-
-
-class Extraction:
-    """Extraction pipeline that encodes frames in full batches and finishes a video once all its
-    frames are encoded.
-    """
-
-    def __init__(self, encoder: FrameEncoder, options: ExtractionOptions, frames: Bar) -> None:
-        self._encoder = encoder
-        self._options = options
-        self._frames = frames
-        self._encoder_threads = torch.get_num_threads()
-        batch_size = options.frames_per_batch(encoder.device.type)
-        size = encoder.preprocessing.size
-        # Use the channels-last layout of decoded frames, so that filling the batch is a plain copy.
-        batch = torch.zeros(batch_size, size, size, 3, dtype=torch.uint8, device=encoder.device)
-        self._batch = batch.permute(0, 3, 1, 2)
-        self._owners: list[_OpenVideo] = []  # video of each frame in the filled part of the batch
-        self._open: dict[str, _OpenVideo] = {}  # video id -> open video
-
-    @torch.inference_mode()
-    def run(self, jobs: Sequence[Job]) -> Generator[VideoOutcome, None, None]:
-        """Extract jobs and yield the outcome of each as soon as it is known."""
-        try:
-            # Copying and merging are too small to parallelize: while the cores are busy decoding,
-            # waiting for a second thread costs far more than it saves.
-            with (
-                _torch_threads(1),
-                closing(_decoded(jobs, self._encoder, self._options)) as decoded,
-            ):
-                for job, content in decoded:
-                    if isinstance(content, Exception):
-                        yield self._fail(job, content)
-                    elif isinstance(content, tuple):
-                        if job.video.id not in self._open:
-                            self._open[job.video.id] = _OpenVideo(job)
-                        yield from self._add_frames(self._open[job.video.id], *content)
-                    elif job.video.id not in self._open:
-                        yield self._fail(job, VideoError(f"{job.video.source}: no labeled frames"))
-                    else:
-                        self._open[job.video.id].facts = content
-                        yield from self._advance(self._open[job.video.id])
-                if self._owners:
-                    yield from self._encode_batch()
-        finally:
-            for video in self._open.values():
-                video.writer.close()  # removes the unfinished file
-
-    def _add_frames(
-        self, video: "_OpenVideo", images: Tensor, pts_seconds: NDArray[np.float64]
-    ) -> Iterator[VideoOutcome]:
-        images = self._encoder.preprocessing.on_device(images, self._encoder.device)
-        video.pts_seconds.append(pts_seconds)
-        video.pending += len(images)
-        while len(images):
-            filled = len(self._owners)
-            part = images[: len(self._batch) - filled]
-            self._batch[filled : filled + len(part)] = part
-            self._owners += [video] * len(part)
-            images = images[len(part) :]
-            if len(self._owners) == len(self._batch):
-                yield from self._encode_batch()
-
-    def _encode_batch(self) -> Iterator[VideoOutcome]:
-        """Encode the whole batch, even if it is not full, and distribute the tokens to their
-        videos.
-        """
-        with _torch_threads(self._encoder_threads):
-            tokens, cls = self._encoder.encode(self._batch)
-        rows: dict[_OpenVideo, list[int]] = {}
-        for row, video in enumerate(self._owners):
-            rows.setdefault(video, []).append(row)
-        self._owners = []
-        for video, own in rows.items():
-            if self._open.get(video.job.video.id) is not video:
-                continue  # the video failed after these frames were decoded
-            self._frames.advance(len(own))
-            yield from self._advance(video, tokens[own], None if cls is None else cls[own])
-
-    def _advance(
-        self, video: "_OpenVideo", tokens: Tensor | None = None, cls: Tensor | None = None
-    ) -> Iterator[VideoOutcome]:
-        """Write the next frames of a video, and finish the video if they are the last ones."""
-        try:
-            if tokens is not None:
-                video.add_tokens(tokens, cls)
-            if video.facts is not None and not video.pending:
-                video.finish(video.facts)
-                del self._open[video.job.video.id]
-                yield VideoOutcome(
-                    video.job.video.id, video.writer.rows, video.job.path.stat().st_size
-                )
-        except VideoError as error:
-            yield self._fail(video.job, error)
-
-    def _fail(self, job: Job, error: Exception) -> VideoOutcome:
-        video = self._open.pop(job.video.id, None)
-        if video is not None:
-            video.writer.close()
-        reason = (
-            str(error)
-            if isinstance(error, DatasetError)
-            else f"{job.video.source}: {type(error).__name__}: {error}"
-        )
-        return VideoOutcome(job.video.id, failure=reason)
-
-
-class _OpenVideo:
-    """Video whose feature file is being written."""
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self.pending = 0  # number of frames decoded but not yet encoded
-        # Header values, known once the video is fully decoded.
-        self.facts: dict[str, Any] | None = None
-        self.pts_seconds: list[NDArray[np.float64]] = []
-        self.writer = FeatureWriter(job.path)
-        self._merger = TokenMerger(job.ratios)
-        self._cls: list[NDArray[Any]] = []
-
-    def add_tokens(self, tokens: Tensor, cls: Tensor | None) -> None:
-        """Merge and write the next frames, given their tokens (T, N, D) and class tokens (T, D)."""
-        self.pending -= len(tokens)
-        if cls is not None:
-            self._cls.append(_to_float16(cls))
-        self._write(*self._merger.push(tokens))
-
-    def finish(self, facts: Mapping[str, Any]) -> None:
-        """Write the last frame and move the file to its final name."""
-        self._write(*self._merger.finish())
-        self.writer.finish_video(**facts)
-
-    def _write(self, merged_tokens: Tensor, order: Tensor) -> None:
-        merged = _to_float16(merged_tokens)  # (T, R, D)
-        if not np.isfinite(merged).all():
-            raise VideoError(
-                f"{self.job.video.source}: the encoder returned NaN or Inf near frame "
-                f"{self.writer.rows}"
-            )
-        rows = {
-            f"merged/{ratio_key(ratio)}": merged[:, index]
-            for index, ratio in enumerate(self.job.ratios)
-        }
-        if self._cls:
-            rows["cls"] = _pop_rows(self._cls, len(merged))
-        rows |= {
-            "order": order.cpu().numpy(),
-            "pts_seconds": _pop_rows(self.pts_seconds, len(merged)),
-        }
-        self.writer.append(rows)
-
-
-@contextmanager
-def _torch_threads(count: int) -> Iterator[None]:
-    """Temporarily set the number of threads that PyTorch uses for calls from this thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
+        for job in jobs
+    ]
+    name = plan.encoder
+    options = replace(plan.options, cores=cluster.cpus_per_worker)
+    video_of_each_folder = list({job.video.path.parent: job.video.path for job in jobs}.values())
     try:
-        yield
+        with RayWorkers(
+            cluster, plan.folder, video_of_each_folder, tasks=len(jobs), stop=stop
+        ) as workers:
+            identity, *others = workers.call_all(
+                lambda _: encoder_identity(_worker_encoder(name, options)), stop
+            )
+            for other in others:
+                _refuse_difference(identity, other)
+            plan.refuse_other_identity(identity)
+            LOGGER.info(f"extracting with {pluralize(workers.count, 'worker')}")
+            chunks = [
+                ExtractVideos(name, options, identity, tuple(chunk))
+                for chunk in split_jobs(jobs, workers.count)
+            ]
+            return _collect(partial(_extract_chunks, workers, chunks, stop), jobs, progress)
     finally:
-        torch.set_num_threads(before)
+        remove_abandoned(plan.folder.parent)  # files of killed workers
 
 
-def _to_float16(values: Tensor) -> NDArray[Any]:
-    return values.to(torch.float16).cpu().numpy()
+@dataclass(frozen=True)
+class ExtractVideos:
+    """Task that extracts a chunk of videos."""
+
+    encoder: EncoderName
+    options: ExtractionOptions
+    identity: Mapping[str, str]  # identity that the loaded encoder must have
+    jobs: tuple[Job, ...]
+
+    @property
+    def name(self) -> str:
+        return ", ".join(job.video.id for job in self.jobs)
+
+    def __call__(self, stop: Stop) -> list[VideoOutcome]:
+        encoder = _worker_encoder(self.encoder, self.options)
+        _refuse_difference(self.identity, encoder_identity(encoder))
+        with Stoppable(NO_PROGRESS, stop).bar("frames", unit="frame") as frames:
+            return list(Pipeline(encoder, self.options, frames).run(self.jobs))
+
+    def split(self) -> list["ExtractVideos"]:
+        """Return one task per video, or an empty list if there is only one video."""
+        return [replace(self, jobs=(job,)) for job in self.jobs] if len(self.jobs) > 1 else []
 
 
-def _pop_rows(parts: list[NDArray[Any]], count: int) -> NDArray[Any]:
-    """Remove and return the first `count` rows of a list of arrays."""
-    joined = np.concatenate(parts)
-    parts[:] = [joined[count:]]
-    return joined[:count]
+def split_jobs(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
+    """Distribute jobs over chunks, largest videos first.
+
+    A worker decodes several videos of a chunk in parallel.
+    """
+    largest_first = sorted(jobs, key=lambda job: -job.video.path.stat().st_size)
+    chunks = max(min(len(jobs), CHUNKS_PER_WORKER * workers), ceil(len(jobs) / MAX_VIDEOS))
+    return [largest_first[first::chunks] for first in range(chunks)]
+
+
+def _extract_chunks(
+    workers: RayWorkers, chunks: Sequence[ExtractVideos], stop: Stop, frames: Bar
+) -> Generator[VideoOutcome, None, None]:
+    for chunk, outcomes, error in workers.run(chunks, stop=stop, split=ExtractVideos.split):
+        if isinstance(error, ProcessLost):
+            reason = (
+                "its worker died three times. Check the available memory, or try without --cluster."
+            )
+            video = chunk.jobs[0].video
+            outcomes = [VideoOutcome(video.id, failure=f"{video.path}: {reason}")]
+        # For example, the disk is full, which would affect other videos, too.
+        elif error is not None:
+            raise error
+        for outcome in outcomes:
+            frames.advance(outcome.frames)
+            yield outcome
+
+
+@lru_cache(maxsize=1)
+def _worker_encoder(name: EncoderName, options: ExtractionOptions) -> FrameEncoder:
+    """Load an encoder once per worker process."""
+    if name.is_imagenet:
+        name = parse_encoder(name.id)  # The path of the bundled weights differs between machines.
+    return _load(name, options, NO_PROGRESS)
+
+
+def _refuse_difference(expected: Mapping[str, str], identity: Mapping[str, str]) -> None:
+    if difference := identity_difference(identity, expected):
+        raise ClusterError(
+            f"workers differ in {difference}. Use the same software and hardware on all machines."
+        )

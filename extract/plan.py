@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -82,13 +82,13 @@ class Job:
     path: Path  # feature file
     state: State
     reason: str  # why the feature file is stale or in conflict
-    found: CachedFile | None  # existing feature file, if it is readable
+    cached: CachedFile | None  # existing feature file, if it is readable
     ratios: tuple[float, ...]  # STM ratios in the finished file
 
     @property
     def frames(self) -> int | None:
         """Number of frames in the existing file."""
-        return None if self.found is None else self.found.indexed.frames
+        return None if self.cached is None else self.cached.indexed.frames
 
     @property
     def label_count(self) -> int | None:
@@ -111,6 +111,25 @@ class Plan:
     def count(self) -> dict[str, int]:
         return dict(Counter(job.state for job in self.jobs))
 
+    def jobs_to_extract(self) -> list[Job]:
+        """Return the missing and outdated videos; raise CacheError if there are conflicts."""
+        if conflicts := self.in_state("conflict"):  # features of different origins are never mixed
+            more = f" (and {len(conflicts) - 1} more)" if len(conflicts) > 1 else ""
+            raise CacheError(
+                f"{conflicts[0].reason}{more}; delete outdated files, use --overwrite to extract "
+                "everything again, or use another --features-dir"
+            )
+        return self.in_state("missing", "stale")
+
+    def refuse_other_identity(self, identity: Mapping[str, str]) -> None:
+        """Raise CacheError if a cached file was made with another encoder or other settings."""
+        for job in self.in_state("cached"):
+            if job.cached and (difference := identity_difference(job.cached.identity, identity)):
+                raise CacheError(
+                    f"{job.path}: made with {difference}. Use --overwrite to extract everything "
+                    "again, or another --features-dir."
+                )
+
     def reasons(self) -> list[str]:
         """Return messages that explain why cached videos are extracted again."""
         reasons = Counter(job.reason for job in self.in_state("stale"))
@@ -118,36 +137,6 @@ class Plan:
             f"extracting {pluralize(count, 'cached video')} again: {reason}"
             for reason, count in reasons.items()
         ]
-
-
-@dataclass(frozen=True)
-class VideoOutcome:
-    """Result of extracting one video: a file or a failure."""
-
-    video_id: str
-    frames: int = 0
-    written_bytes: int = 0
-    failure: str | None = None
-
-
-@dataclass
-class Outcome:
-    """Totals over all videos; `failures` maps video ids to reasons."""
-
-    videos: int = 0
-    frames: int = 0
-    written_bytes: int = 0
-    seconds: float = 0.0
-    failures: dict[str, str] = field(default_factory=dict)
-
-    def add(self, video: VideoOutcome) -> None:
-        if video.failure is not None:
-            self.failures[video.video_id] = video.failure
-            LOGGER.warning(f"failed: {video.failure}")
-            return
-        self.videos += 1
-        self.frames += video.frames
-        self.written_bytes += video.written_bytes
 
 
 def make_plan(

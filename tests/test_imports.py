@@ -53,7 +53,7 @@ MAY_IMPORT = STAGES | {
     "apply": APPLY,
     "report": REPORT,
     "sweeps": REPORT | {"byov.sweeps"},
-    "cli": REPORT | TERMINAL | {"byov.sweeps", "byov.cli"},
+    "cli": REPORT | TERMINAL | {"byov", "byov.sweeps", "byov.cli"},
 }
 # Imported on first use.
 PUBLIC_API = {ROOT / "byov/__init__.py": {"byov.apply", "byov.evaluate", "byov.extract"}}

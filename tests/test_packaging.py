@@ -71,7 +71,7 @@ HEAVY = {"torch", "transformers", "sklearn", "scipy", "matplotlib", "PIL"}
         ("byov.train.run", {"typer", "rich"}),
         ("byov.apply.run, byov.cli.sweep", HEAVY - {"torch"}),
         (
-            "byov.extract.extract_features, byov.cli.align, byov.cli.cache, byov.cli.embed, "
+            "byov.cli.align, byov.cli.cache, byov.cli.embed, "
             "byov.cli.evaluate, "
             "byov.cli.extract, byov.cli.report, byov.cli.runs",
             HEAVY,

@@ -25,7 +25,7 @@ from tests.factories import read_files, write_cache
 from byov.cache.atomic import remove_abandoned, write_bytes
 from byov.cache.manifest import load_manifest
 from byov.cache.verify import read_failures, verify_run
-from byov.extract.extract_features import extract_features
+from byov.extract.extraction import extract_features
 from byov.train.run import train_run
 
 # System calls that change files, and the error they return on a full or broken disk.

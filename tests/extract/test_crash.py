@@ -12,7 +12,7 @@ import pytest
 from tests.factories import read_files
 from tests.processes import signal_and_end
 
-from byov.extract.extract_features import extract_features
+from byov.extract.extraction import extract_features
 from byov.extract.preprocess import Preprocessing
 
 COMMAND = str(Path(sys.executable).parent / "byov-extract")

@@ -12,8 +12,8 @@ from byov.cache.features import read_header
 from byov.data.own_videos import read_own_videos
 from byov.extract.encoder_names import parse_encoder
 from byov.extract.encoders import load_encoder
-from byov.extract.extraction import ExtractionOptions, run_plan
-from byov.extract.plan import make_plan
+from byov.extract.extraction import extract_plan
+from byov.extract.plan import ExtractionOptions, make_plan
 
 
 @pytest.fixture(scope="session")
@@ -42,14 +42,10 @@ def test_extraction_runs_in_threads_and_processes_without_output(
     capfd.readouterr()
     outcomes = []
     for plan in plans[:2]:
-        thread = threading.Thread(
-            target=lambda plan=plan: outcomes.append(run_plan(plan, plan.jobs))
-        )
+        thread = threading.Thread(target=lambda plan=plan: outcomes.append(extract_plan(plan)))
         thread.start()
         thread.join()
-    process = multiprocessing.get_context("spawn").Process(
-        target=run_plan, args=(plans[2], plans[2].jobs)
-    )
+    process = multiprocessing.get_context("spawn").Process(target=extract_plan, args=(plans[2],))
     process.start()
     process.join()
     assert capfd.readouterr() == ("", "")

@@ -15,6 +15,7 @@ from byov.data.own_videos import read_own_videos
 from byov.extract import cached_files
 from byov.extract.encoder_names import parse_encoder
 from byov.extract.plan import ExtractionOptions, make_plan
+from byov.extract.results import update_manifest
 from byov.report.collect import manifest_rows
 from byov.report.pictures import SourceVideos
 
@@ -173,7 +174,7 @@ def test_file_that_cannot_be_used_keeps_its_entry(plan, features, change):
     plan.jobs[0].path.unlink()
     if change == "swapped":
         shutil.copyfile(plan.jobs[1].path, plan.jobs[0].path)
-    cached_files.update_manifest(plan.folder, plan.dataset, set(), {})
+    update_manifest(plan.folder, plan.dataset, set(), {})
     assert frames(features) == [3, 4]
     assert list(load_index(features / "mine").files["random--tiny"]) == ["v1"]
 

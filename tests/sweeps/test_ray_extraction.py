@@ -21,8 +21,8 @@ from byov.cache.verify import verify_folder
 from byov.cli.extract import main
 from byov.data.dataset import Video
 from byov.errors import ClusterError
+from byov.extract.extraction import MAX_VIDEOS, split_jobs
 from byov.extract.plan import Job
-from byov.sweeps.extraction import MAX_VIDEOS, split_jobs
 from byov.workers import MAX_LOSSES, ClusterOptions, ray_session
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
