@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from byov.apply.run import Run, VideoArrays, check_frames, load_features
 from byov.errors import ApplyError
-from byov.evaluate.online import NEIGHBORS, mean_phase_starts, reference_progress
+from byov.evaluate.progress_error import NEIGHBORS, mean_phase_starts, reference_progress
 from byov.extract.token_merging import TokenMerger
 from byov.records import UNLABELED
 from byov.train.progress import aligned_progress

@@ -167,7 +167,7 @@ def sweep_grid(
         tables = [one.table for one in drawn]
         if out is not None:
             # Deferred, because it imports matplotlib.
-            from byov.report.figures import write_score_curves
+            from byov.sweeps.score_curves import write_score_curves
 
             for one in (one for one in drawn if one.panels):
                 write_score_curves(one.panels, one.x_label, out / "figures", one.name)

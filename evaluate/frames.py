@@ -61,8 +61,8 @@ class Frames:
     # no sub-clips. Sub-clips of one recording are never matched with each other.
     recordings: NDArray[np.int64] | None = None
     actions: NDArray[np.bool_] | None = None  # (V, C) whether each video shows each action
-    # (F,) reference progress of each frame, see evaluate/online.py.
-    progress: NDArray[np.float64] | None = None
+    # (F,) progress of the action at each frame, see evaluate/progress_error.py.
+    reference_progress: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         frames = len(self.embeddings)
@@ -174,12 +174,16 @@ class Frames:
         """Select frames with an (F,) mask, which must keep at least one frame of each video."""
         return self._take(frames, lengths=np.add.reduceat(frames, self.starts, dtype=np.int64))
 
-    def _take(self, frames: NDArray[np.bool_] | NDArray[np.int64], **of_videos: Any) -> Self:
+    def _take(self, frames: NDArray[np.bool_] | NDArray[np.int64], **per_video: Any) -> Self:
         """Index the arrays with one entry per frame, and replace those with one entry per video."""
-        labels = None if self.labels is None else self.labels[frames]
-        progress = None if self.progress is None else self.progress[frames]
+        labels = self.labels
+        progress = self.reference_progress
         return replace(
-            self, embeddings=self.embeddings[frames], labels=labels, progress=progress, **of_videos
+            self,
+            embeddings=self.embeddings[frames],
+            labels=None if labels is None else labels[frames],
+            reference_progress=None if progress is None else progress[frames],
+            **per_video,
         )
 
 

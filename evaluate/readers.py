@@ -33,7 +33,7 @@ from byov.cache.runs import (
 )
 from byov.errors import EvaluationError
 from byov.evaluate.frames import Frames
-from byov.evaluate.online import mean_phase_starts, reference_progress
+from byov.evaluate.progress_error import mean_phase_starts, reference_progress
 from byov.evaluate.protocols import Protocol, Segment, segments
 from byov.evaluate.table import Kind
 from byov.progress import NO_PROGRESS, Progress, track
@@ -114,7 +114,7 @@ class EmbeddingReader(ABC):
             np.array([segment.video.view == "ego" for segment in wanted]),
             np.array(recordings) if is_trimmed else None,
             None if is_trimmed else _actions(wanted, self.manifest),
-            None if means else _progress(wanted, self.manifest),
+            None if means else _reference_progress(wanted, self.manifest),
         )
 
     def require_files(self, wanted: Sequence[Segment], split: str) -> None:
@@ -382,7 +382,7 @@ def _labels(wanted: Sequence[Segment], manifest: Manifest) -> NDArray[np.int64] 
     return joined if (joined != UNLABELED).any() else None
 
 
-def _progress(wanted: Sequence[Segment], manifest: Manifest) -> NDArray[np.float64]:
+def _reference_progress(wanted: Sequence[Segment], manifest: Manifest) -> NDArray[np.float64]:
     """Return the (F,) reference progress of all frames."""
     training = [
         video.labels or ()
@@ -391,10 +391,11 @@ def _progress(wanted: Sequence[Segment], manifest: Manifest) -> NDArray[np.float
     ]
     mean_starts = mean_phase_starts(training)
     whole = [
-        reference_progress(one.video.frames or 0, one.video.labels, mean_starts) for one in wanted
+        reference_progress(len(Segment(segment.video)), segment.video.labels, mean_starts)
+        for segment in wanted
     ]
     return np.concatenate(
-        [progress[one.frames] for progress, one in zip(whole, wanted, strict=True)]
+        [values[segment.frames] for values, segment in zip(whole, wanted, strict=True)]
     )
 
 

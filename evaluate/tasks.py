@@ -17,7 +17,7 @@ from byov.evaluate.action_probe import action_map
 from byov.evaluate.classification import few_shot_f1, phase_f1, predict_phases, weighted_f1
 from byov.evaluate.frames import SETTINGS, VIEWS, Frames, Missing, Score, view_mask
 from byov.evaluate.kendalls_tau import PAIRS, kendalls_tau, tau_of_each_pair
-from byov.evaluate.online import predict_progress
+from byov.evaluate.progress_error import PERCENTS, progress_errors
 from byov.evaluate.progression import (
     fit_regressors,
     phase_progression,
@@ -39,7 +39,6 @@ Weights = NDArray[np.float64]  # (N, V) how often each bootstrap sample contains
 # Score name → (N,) values, one per bootstrap sample; NaN if undefined.
 Estimates = dict[str, NDArray[np.float64]]
 SETTING_NAMES = {"regular": "Regular", "ego2exo": "Ego2Exo", "exo2ego": "Exo2Ego"}
-PROGRESS_PERCENTS = (30, 50, 70, 90)  # points in a video at which the progress error is also scored
 MAIN_K = 10  # K in the paper's Table 1
 TIME_COLUMN = (
     "progression: with AE2's time column, the frame index / 1000 as an additional input to "
@@ -335,8 +334,6 @@ class KendallsTau(Task):
 
 
 class ProgressError(Task):
-    """Absolute difference between predicted and reference progress of frames embedded online."""
-
     name = "progress-error"
     prefix = "progress_error"
     title = "Online progress error, in percent of the action"
@@ -344,57 +341,33 @@ class ProgressError(Task):
     protocols = ("online",)
 
     def score(self, train: Frames, test: Frames, options: EvaluationOptions, /) -> dict[str, Score]:
-        errors = self._errors(train, test)
-        if not errors:
-            return {
-                column.score: Score.of(Missing("no phase labels"))
-                for column in self.columns(options)
-            }
-        return {name: Score.of(of_videos.mean()) for name, of_videos in errors.items()}
+        missing = Score.of(Missing("no phase labels"))
+        errors = progress_errors(train, test)
+        return {column.score: missing for column in self.columns(options)} | {
+            f"progress_error/{point}": Score.of(per_video.mean())
+            for point, per_video in errors.items()
+        }
 
     def columns(self, _options: EvaluationOptions, /) -> tuple[Column, ...]:
-        headings = {
-            "mean": "mean",
-            **{f"{percent}%": f"at {percent}%" for percent in PROGRESS_PERCENTS},
-        }
+        headings = {"mean": "mean"} | {f"{percent}%": f"at {percent}%" for percent in PERCENTS}
         return tuple(
             Column(
-                f"progress_error/{name}",
+                f"progress_error/{point}",
                 "Progress error (%)",
                 heading,
                 "error",
                 lower_is_better=True,
             )
-            for name, heading in headings.items()
+            for point, heading in headings.items()
         )
 
     def resample(
         self, train: Frames, test: Frames, weights: Weights, _options: EvaluationOptions, /
     ) -> Estimates:
         return {
-            name: (weights @ errors) / weights.sum(axis=1)
-            for name, errors in self._errors(train, test).items()
+            f"progress_error/{point}": (weights @ per_video) / weights.sum(axis=1)
+            for point, per_video in progress_errors(train, test).items()
         }
-
-    def _errors(self, train: Frames, test: Frames) -> Estimates:
-        """Return a dict mapping score names to per-video errors (V,); empty if there are no phase
-        labels.
-        """
-        if (
-            train.labels is None
-            or test.labels is None
-            or train.progress is None
-            or test.progress is None
-        ):
-            return {}
-        errors = np.abs(
-            predict_progress(test.embeddings, train.embeddings, train.progress) - test.progress
-        )
-        by_score = {"progress_error/mean": np.add.reduceat(errors, test.starts) / test.lengths}
-        for percent in PROGRESS_PERCENTS:  # The scored frames of a video are evenly spaced.
-            index = np.maximum(np.rint(percent / 100 * test.lengths).astype(np.int64) - 1, 0)
-            by_score[f"progress_error/{percent}%"] = errors[test.starts + index]
-        return by_score
 
 
 def _check(name: str, task: Task) -> None:

@@ -191,18 +191,3 @@ class Content:
         """Return whether two frames have the same phase, or None if a label is missing."""
         phases = [self.videos[ref.video].phase(ref.frame) for ref in (one, other)]
         return None if None in phases else phases[0] == phases[1]
-
-
-class ScoreCurve(NamedTuple):
-    """Scores as a function of a setting; curves with the same name share a color."""
-
-    name: str
-    settings: tuple[float, ...]
-    scores: tuple[float, ...]
-    deviations: tuple[float, ...]  # 0 where there is only one run
-    published: bool = False
-
-
-class ScorePanel(NamedTuple):
-    heading: str
-    curves: tuple[ScoreCurve, ...]

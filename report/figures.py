@@ -1,4 +1,4 @@
-"""Figures for a report (SVG for the page, PNG and PDF for a paper) and score curves for a sweep."""
+"""Figures of a report: SVG for the page, PNG and PDF for a paper."""
 
 import io
 import math
@@ -11,7 +11,6 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.colors import to_hex, to_rgba
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -20,7 +19,7 @@ from PIL import Image
 from scipy.spatial.distance import cdist
 
 from byov.apply import align
-from byov.cache.atomic import make_folder, replacing_file
+from byov.cache.atomic import make_folder
 from byov.progress import NO_PROGRESS, Progress, track
 from byov.report import content as parts
 from byov.report import style
@@ -77,40 +76,11 @@ def write_figures(content: Content, folder: Path, progress: Progress = NO_PROGRE
         for name, figure in track(
             _figures(content), progress, "figures", unit="figure", total=len(NAMES), brief=True
         ):
-            written += _save(figure, folder, name)
+            written += style.save_figure(figure, folder, name)
     for path in figure_files(folder):
         if path not in written:
             path.unlink(missing_ok=True)
     return written
-
-
-def write_score_curves(
-    panels: Sequence[parts.ScorePanel], setting: str, folder: Path, name: str
-) -> list[Path]:
-    """Write <name>.png and <name>.pdf with scores as a function of a setting."""
-    with style.paper_style():
-        return _save(draw_score_curves(panels, setting), folder, name)
-
-
-def _save(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write a PNG and a PDF without timestamps."""
-    png = folder / f"{name}.png"
-    pdf = folder / f"{name}.pdf"
-    options = {"compress_level": 4}  # takes half the time of level 6 and is hardly larger
-    with replacing_file(png) as file:
-        figure.savefig(
-            file,
-            format="png",
-            dpi=style.DOTS_PER_INCH,
-            metadata={"Software": None},
-            pil_kwargs=options,
-        )
-    for image in figure.findobj(AxesImage):
-        image.set_interpolation("none")  # embed the original pixels
-    metadata = {"Creator": None, "Producer": None, "CreationDate": None}
-    with replacing_file(pdf) as file:
-        figure.savefig(file, format="pdf", dpi=style.DOTS_PER_INCH, metadata=metadata)
-    return [png, pdf]
 
 
 def _figures(content: Content) -> Iterator[tuple[str, Figure]]:
@@ -326,39 +296,6 @@ def draw_softmax(video: str, reference: int, similarity: NDArray[np.float64]) ->
     style.tidy(axes, integer_x=True)
     entries: Entries = [(marker, "reference frame"), (uniform, f"uniform (1/{count})")]
     legend(axes, entries, inches=1.1, loc="upper center", bbox_to_anchor=(0.5, -0.32), ncols=2)
-    return figure
-
-
-def draw_score_curves(panels: Sequence[parts.ScorePanel], setting: str) -> Figure:
-    """Draw scores with error bars, and published scores as dotted lines."""
-    figure = Figure(layout="constrained")
-    entries: dict[str, Artist] = {}
-    for index, panel in enumerate(panels, start=1):
-        axes = figure.add_subplot(1, len(panels), index)
-        order = list(dict.fromkeys(curve.name for curve in panel.curves))
-        for curve in panel.curves:
-            color = phase_color(order.index(curve.name))
-            drawn = axes.errorbar(
-                curve.settings,
-                curve.scores,
-                yerr=curve.deviations if any(curve.deviations) else None,
-                color=color,
-                linestyle=":" if curve.published else "-",
-                marker="o",
-                markerfacecolor="white" if curve.published else color,
-                markersize=3,
-                capsize=2,
-                elinewidth=0.6,
-            )
-            entries.setdefault(
-                f"{curve.name} (published)" if curve.published else curve.name, drawn.lines[0]
-            )
-        axes.set(xlabel=setting, ylabel=panel.heading)
-        style.tidy(axes)
-    columns = style.legend_columns(list(entries))
-    figure.set_size_inches(PAGE_INCHES, 2.1 + LEGEND_ROW_INCHES * math.ceil(len(entries) / columns))
-    shown = [(artist, name) for name, artist in entries.items()]
-    legend(figure, shown, inches=2.0, loc="outside lower center", ncols=columns)
     return figure
 
 

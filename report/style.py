@@ -1,8 +1,9 @@
-"""Figure style: sizes from the CVPR template, colors, fonts and legends."""
+"""Figure style: sizes from the CVPR template, colors, fonts, legends and files."""
 
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import matplotlib.style
@@ -10,8 +11,10 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
+from byov.cache.atomic import replacing_file
 from byov.text import printable
 
 COLUMN_INCHES = 3.25
@@ -103,3 +106,24 @@ def legend(
     drawn = owner.legend(handles, numbers, frameon=False, **options)
     for text, (_, name) in zip(drawn.get_texts(), entries, strict=True):
         text.set_text(fit_text(name, inches))
+
+
+def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Write <name>.png and <name>.pdf without timestamps."""
+    png = folder / f"{name}.png"
+    pdf = folder / f"{name}.pdf"
+    options = {"compress_level": 4}  # takes half the time of level 6 and is hardly larger
+    with replacing_file(png) as file:
+        figure.savefig(
+            file,
+            format="png",
+            dpi=DOTS_PER_INCH,
+            metadata={"Software": None},
+            pil_kwargs=options,
+        )
+    for image in figure.findobj(AxesImage):
+        image.set_interpolation("none")  # embed the original pixels
+    metadata = {"Creator": None, "Producer": None, "CreationDate": None}
+    with replacing_file(pdf) as file:
+        figure.savefig(file, format="pdf", dpi=DOTS_PER_INCH, metadata=metadata)
+    return [png, pdf]

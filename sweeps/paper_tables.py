@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from byov.cache.layout import encoder_slug, ratio_key
 from byov.errors import SweepError
@@ -17,7 +17,6 @@ from byov.evaluate.readers import read_manifest
 from byov.evaluate.scope import dataset_options
 from byov.evaluate.table import Column, Row, Table, sort_rows
 from byov.evaluate.tasks import SETTING_NAMES, TASKS, EvaluationOptions, main_columns
-from byov.report.content import ScoreCurve, ScorePanel
 from byov.sweeps.grids import Folders, GridBlock, PlannedRun, RunGrid, plan_runs, read_grid
 from byov.sweeps.sweep import SweepResult
 from byov.sweeps.sweep_tables import RowGroup, row_groups, untrained_rows
@@ -110,6 +109,21 @@ PAPER_TABLES: dict[str, PaperTable] = {
     "backbones": PaperTable("Frame encoders", ("backbones",), hidden=_BASELINES),
     "charades-ego": PaperTable("Charades-Ego", ("charades-ego",), TASKS["actions"].columns),
 }
+
+
+class ScoreCurve(NamedTuple):
+    """Scores as a function of a setting; curves with the same name share a color."""
+
+    name: str
+    settings: tuple[float, ...]
+    scores: tuple[float, ...]
+    deviations: tuple[float, ...]  # 0 where there is only one run
+    published: bool = False
+
+
+class ScorePanel(NamedTuple):
+    heading: str
+    curves: tuple[ScoreCurve, ...]
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,8 @@ def frames(make_frames):
     actions = np.arange(8)[:, None] % 2 == 0
     both = (replace(make_frames(seed), actions=actions) for seed in (1, 2))
     return tuple(
-        replace(frames, progress=frames.index_in_video / frames.lengths.max()) for frames in both
+        replace(frames, reference_progress=frames.index_in_video / frames.lengths.max())
+        for frames in both
     )
 
 

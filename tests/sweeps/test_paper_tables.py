@@ -8,17 +8,18 @@ from tests.sweeps.tiny_sweeps import make_cache, sweep_inline
 from byov.cli.sweep import main
 from byov.errors import SweepError
 from byov.evaluate.published import published_rows
-from byov.report.content import ScoreCurve, ScorePanel
-from byov.report.figures import write_score_curves
 from byov.sweeps import paper_tables
 from byov.sweeps.grids import Folders, plan_runs
 from byov.sweeps.paper_tables import (
     EXPERIMENTS,
     PAPER_TABLES,
     PaperChoice,
+    ScoreCurve,
+    ScorePanel,
     paper_results,
     plan_paper,
 )
+from byov.sweeps.score_curves import write_score_curves
 
 CLIP = "openai/clip-vit-base-patch16"
 RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)

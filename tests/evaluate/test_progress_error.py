@@ -9,7 +9,7 @@ from tests.evaluate.conftest import CLIP_FOLDER
 from byov.cache.features import standardize
 from byov.cache.layout import prefix_lengths
 from byov.evaluate.compare import score
-from byov.evaluate.online import mean_phase_starts, predict_progress, reference_progress
+from byov.evaluate.progress_error import mean_phase_starts, predict_progress, reference_progress
 from byov.evaluate.protocols import segments
 from byov.evaluate.readers import CachedFeatures, RunEmbeddings, TimeOnly
 from byov.evaluate.scope import Scope
@@ -68,7 +68,7 @@ def test_features_need_no_context_unless_they_are_standardized(features_dir, man
     first = segments(manifest, "test", "online")[0].frames
     np.testing.assert_array_equal(online.embeddings[:20], whole.embeddings[first])
     np.testing.assert_array_equal(online.labels[:20], whole.labels[first])
-    np.testing.assert_allclose(online.progress[:20], whole.progress[first])
+    np.testing.assert_allclose(online.reference_progress[:20], whole.reference_progress[first])
     prefix = whole.embeddings[: first[3] + 1].astype(np.float64)
     np.testing.assert_allclose(scaled.embeddings[3], standardize(prefix)[-1], rtol=1e-5)
     assert (
@@ -111,7 +111,8 @@ def test_error_of_progress_is_that_of_the_frames_embedded_online(
     train = reader.frames("train")
     test = reader.frames("test", "online")
     errors = np.abs(
-        predict_progress(test.embeddings, train.embeddings, train.progress) - test.progress
+        predict_progress(test.embeddings, train.embeddings, train.reference_progress)
+        - test.reference_progress
     ).reshape(6, 20)
     assert row.value("progress_error/mean") == pytest.approx(errors.mean())
     for percent, column in ((30, 5), (50, 9), (70, 13), (90, 17)):

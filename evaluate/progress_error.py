@@ -1,5 +1,5 @@
-"""Progress of an ongoing action: reference values, and predictions from the nearest training
-frames.
+"""Error of the predicted progress of an ongoing action: reference values, and predictions from the
+nearest training frames.
 
 Reference progress runs from 0 at the first frame of a video to 1 at the last. Progress at the start
 of a phase is the mean normalized time at which that phase starts in the training videos, and is
@@ -13,7 +13,29 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from byov.evaluate.frames import Frames
+
 NEIGHBORS = 10
+PERCENTS = (30, 50, 70, 90)  # points in a video at which the error is also reported
+
+
+def progress_errors(train: Frames, test: Frames) -> dict[str, NDArray[np.float64]]:
+    """Return the absolute error of the predicted progress of each test video, shape (V,): "mean" is
+    over its frames, "30%" at that point of the video, and so on.
+
+    The scored frames of a video must be evenly spaced. Empty without phase labels.
+    """
+    if train.labels is None or test.labels is None:
+        return {}
+    if train.reference_progress is None or test.reference_progress is None:
+        raise ValueError("these frames have no reference progress")
+    predicted = predict_progress(test.embeddings, train.embeddings, train.reference_progress)
+    errors = np.abs(predicted - test.reference_progress)
+    by_point = {"mean": np.add.reduceat(errors, test.starts) / test.lengths}
+    for percent in PERCENTS:
+        index = np.maximum(np.rint(percent / 100 * test.lengths).astype(np.int64) - 1, 0)
+        by_point[f"{percent}%"] = errors[test.starts + index]
+    return by_point
 
 
 def phase_starts(labels: Sequence[int]) -> dict[int, int]:
