@@ -144,8 +144,8 @@ def evaluate(
         if given := [option for option, value in others.items() if value]:
             raise UsageError(f"{given[0]} cannot be combined with --embeddings.")
         results = _score_files(embeddings, features_dir, dataset, task, options)
-        document = results.file_to_dict()
-        _deliver(results, document, out, _stem(task, None, "test"), as_json=as_json)
+        stem = _stem(task, None, "test")
+        _print_results(results, results.file_to_dict(), out, stem, as_json=as_json)
         return
     runs = choose_runs(runs_dir, run or [], dataset) if run or not features else []
     note_unfinished(runs)
@@ -153,38 +153,52 @@ def evaluate(
     if not runs and dataset is None:
         note(f"dataset: {name}, the only one in the cache")
     if not runs and not features:
-        hint = "train one with byov-train --ratio 0.3"
-        if task not in (ALL, None):
-            raise UsageError(
-                f"No run in {runs_dir}: {hint}, or score cached features with --features cls."
-            )
-        note(f"no run in {runs_dir} ({hint}): scoring cached features and time only")
+        _note_no_runs(runs_dir, task)
     if encoder is not None and not features:
         raise UsageError("--encoder needs --features cls or --features merged:RATIO.")
-    columns = []
-    if features:
-        encoder = encoder or (runs[0].encoder_folder if runs else None)
-        columns = choose_columns(choose_folder(features_dir, name, encoder), features)
+    encoder = encoder or (runs[0].encoder_folder if runs else None)
+    columns = _choose_columns(features_dir, name, encoder, features) if features else []
     manifest = read_manifest(features_dir, name)
     scope = choose_scope(manifest, [task or ALL], split=split, protocol=protocol, options=options)
     if task is None:
         _print_plan(scope, manifest, runs, columns)
         return
-    wants_baselines = task == ALL and not features
-    readers = compared_readers(
-        runs_dir, features_dir, name, runs, None if wants_baselines else columns
-    )
-    if wants_baselines and not any(reader.kind == "random" for reader in readers):
+    is_complete = task == ALL and not features
+    readers = compared_readers(runs_dir, features_dir, name, runs, None if is_complete else columns)
+    if is_complete and not any(reader.kind == "random" for reader in readers):
         note(
             f"no row for random features; to add one, extract {name} with --encoder "
             "random/clip-vit-base-patch16"
         )
-    folder = out or (runs[0].folder if len(runs) == 1 and not features else None)
-    if folder is not None and out is None and not os.access(folder, os.W_OK | os.X_OK):
-        note(f"{folder}: permission denied; the results are not saved (choose a folder with --out)")
-        folder = None
+    folder = out
+    if out is None and len(runs) == 1 and not features:
+        folder = _writable(runs[0].folder)
     results = _compare(readers, scope, skip_missing=protocol is None)
-    _deliver(results, results.to_dict(), folder, _stem(task, protocol, split), as_json=as_json)
+    stem = _stem(task, protocol, split)
+    _print_results(results, results.to_dict(), folder, stem, as_json=as_json)
+
+
+def _print_results(
+    results: Results, document: Mapping[str, Any], folder: Path | None, stem: str, *, as_json: bool
+) -> None:
+    summary = verdict(results.rows)
+    print_and_save(document, results.tables(), folder, stem, as_json=as_json, summary=summary)
+
+
+def _writable(folder: Path) -> Path | None:
+    if os.access(folder, os.W_OK | os.X_OK):
+        return folder
+    note(f"{folder}: permission denied; the results are not saved (choose a folder with --out)")
+    return None
+
+
+def _note_no_runs(runs_dir: Path, task: str | None) -> None:
+    hint = "train one with byov-train --ratio 0.3"
+    if task not in (ALL, None):
+        raise UsageError(
+            f"No run in {runs_dir}: {hint}, or score cached features with --features cls."
+        )
+    note(f"no run in {runs_dir} ({hint}): scoring cached features and time only")
 
 
 def _score_files(
@@ -208,13 +222,6 @@ def _compare(readers: Sequence[EmbeddingReader], scope: Scope, *, skip_missing: 
     return run_stoppable(lambda stop: work(stop=stop), "interrupted")
 
 
-def _deliver(
-    results: Results, document: Mapping[str, Any], folder: Path | None, stem: str, *, as_json: bool
-) -> None:
-    summary = verdict(results.rows)
-    print_and_save(document, results.tables(), folder, stem, as_json=as_json, summary=summary)
-
-
 def parse_ks(text: str) -> tuple[int, ...]:
     """Parse the value of --k, such as "5,10,15"."""
     parts = [part.strip() for part in text.split(",")]
@@ -223,22 +230,22 @@ def parse_ks(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(part) for part in parts}))
 
 
-def choose_columns(folder: Path, wanted: Sequence[str]) -> list[tuple[str, str]]:
+def _choose_columns(
+    features_dir: Path, dataset: str, encoder: str | None, wanted: Sequence[str]
+) -> list[tuple[str, str]]:
     """Return (encoder folder, column) for each value of --features; the column for merged:0.3 is
     "merged/0.3".
     """
+    folder = choose_folder(features_dir, dataset, encoder)
     first = next(cached_files(folder), None)
     cached = read_columns(first) if first else {}
     columns = {
         name.replace("/", ":"): name for name in cached if name.startswith(("cls", "merged"))
     }
     names = [name.replace("/", ":") for name in dict.fromkeys(wanted)]
-    for name in names:
-        if name not in columns:
-            raise UsageError(
-                f"--features {name}: not in {folder}. Choose from "
-                f"{', '.join(columns) or 'nothing'}."
-            )
+    if unknown := [name for name in names if name not in columns]:
+        choices = ", ".join(columns) or "nothing"
+        raise UsageError(f"--features {unknown[0]}: not in {folder}. Choose from {choices}.")
     return [(folder.name, columns[name]) for name in names]
 
 

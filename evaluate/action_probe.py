@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from byov.evaluate.frames import SETTINGS, VIEWS, Frames, Missing, missing_view
+from byov.evaluate.frames import SETTINGS, Frames, Missing, missing_view
 
 PENALTIES = np.logspace(-1, 5, 13)
 
@@ -33,7 +33,7 @@ def action_map(train: Frames, test: Frames) -> dict[str, float | Missing]:
     """
     scores: dict[str, float | Missing] = {}
     for setting in SETTINGS:
-        train_view, test_view = VIEWS[setting]
+        train_view, test_view = SETTINGS[setting]
         missing = missing_view(train.is_ego, train_view, "training") or missing_view(
             test.is_ego, test_view, "test"
         )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from byov.evaluate.frames import SETTINGS, VIEWS, Frames, Missing, Score, missing_view
+from byov.evaluate.frames import SETTINGS, Frames, Missing, Score, missing_view
 from byov.evaluate.neighbors import BLOCK_ELEMENTS
 
 if TYPE_CHECKING:  # scikit-learn takes a second to import
@@ -50,7 +50,7 @@ def phase_f1(train: Frames, test: Frames) -> dict[str, float | Missing]:
         if isinstance(predicted, Missing):
             scores[setting] = predicted
         else:
-            true = test.of_view(VIEWS[setting][1]).phases
+            true = test.of_view(SETTINGS[setting][1]).phases
             scores[setting] = float(
                 f1_score(true, predicted, average="weighted", zero_division=0.0)
             )
@@ -61,7 +61,7 @@ def predict_phases(train: Frames, test: Frames) -> dict[str, NDArray[np.int64] |
     """Return a dict mapping each setting to the predicted phases of the frames in its test view."""
     predictions: dict[str, NDArray[np.int64] | Missing] = {}
     for setting, classifier in fit_classifiers(train).items():
-        view = VIEWS[setting][1]
+        view = SETTINGS[setting][1]
         if test.labels is None:
             predictions[setting] = Missing("no phase labels")
         elif isinstance(classifier, Missing):
@@ -78,7 +78,7 @@ def fit_classifiers(train: Frames) -> "dict[str, PhaseClassifier | Missing]":
 
     The last result is cached because all protocols use the same classifiers.
     """
-    return {setting: _fit(train, VIEWS[setting][0]) for setting in SETTINGS}
+    return {setting: _fit(train, SETTINGS[setting][0]) for setting in SETTINGS}
 
 
 def _fit(train: Frames, view: bool | None) -> "PhaseClassifier | Missing":

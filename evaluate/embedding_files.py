@@ -51,10 +51,7 @@ def source_videos(features_dir: Path, dataset: str) -> dict[str, set[tuple[str, 
 
 
 class FileEmbeddings(EmbeddingReader):
-    """Embeddings read from files.
-
-    `embeddings` maps "<view>/<id>" of each video to its (T, D) embeddings.
-    """
+    """Embeddings read from files: the (T, D) embeddings of each video."""
 
     kind = "npz"
 
@@ -62,11 +59,11 @@ class FileEmbeddings(EmbeddingReader):
         self,
         path: Path,
         manifest: Manifest,
-        embeddings: Mapping[str, NDArray[np.float32]],
+        embeddings: Mapping[VideoEntry, NDArray[np.float32]],
         origin: dict[str, Any],
     ) -> None:
         self.name = path.name
-        self.manifest = manifest
+        self.manifest = replace(manifest, videos=tuple(embeddings))
         self._embeddings = embeddings
         self._origin = origin
         widths = {rows.shape[1] for rows in embeddings.values()}
@@ -76,7 +73,7 @@ class FileEmbeddings(EmbeddingReader):
             )
 
     def rows(self, segment: Segment) -> NDArray[np.float32]:
-        rows = self._embeddings[segment.name]
+        rows = self._embeddings[segment.video]
         if len(rows) != len(segment):
             raise EvaluationError(
                 f"{self.name}: {len(rows)} embeddings for {segment.name}, which has {len(segment)} "
@@ -94,22 +91,18 @@ def read_npz(path: Path) -> FileEmbeddings:
     labels are optional.
     """
     arrays = _read_arrays(path, ARRAYS)
-    videos = list[VideoEntry]()
-    embeddings = dict[str, NDArray[np.float32]]()
-    for split in ("train", "test"):
-        if split == "test" or any(key.startswith("train_") for key in arrays):
-            try:
-                for video, rows in _npz_videos(split, arrays):
-                    videos.append(video)
-                    embeddings[f"{video.view}/{video.id}"] = rows
-            except (KeyError, ValueError) as error:
-                shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
-                reason = error if isinstance(error, ValueError) else f"an array is missing: {error}"
-                raise EvaluationError(
-                    f"{path}: {reason}; it has {shapes or 'no arrays'}; {LAYOUT}"
-                ) from None
-    phases = range(1 + max(max(video.labels or (UNLABELED,)) for video in videos))
-    manifest = Manifest("embeddings", tuple(map(str, phases)), (), tuple(videos))
+    has_training = any(name.startswith("train_") for name in arrays)
+    try:
+        embeddings = dict(_npz_videos("train", arrays)) if has_training else {}
+        embeddings.update(_npz_videos("test", arrays))
+    except (KeyError, ValueError) as error:
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+        reason = error if isinstance(error, ValueError) else f"an array is missing: {error}"
+        raise EvaluationError(
+            f"{path}: {reason}; it has {shapes or 'no arrays'}; {LAYOUT}"
+        ) from None
+    phases = range(1 + max(max(video.labels or (UNLABELED,)) for video in embeddings))
+    manifest = Manifest("embeddings", tuple(map(str, phases)), (), ())
     return FileEmbeddings(
         path, manifest, embeddings, {"file": path.name, "sha256": file_sha256(path)}
     )
@@ -212,8 +205,7 @@ def open_embeddings(
         )
     if not files:
         raise EvaluationError(f"{path} has no files written by byov-embed ({', '.join(SUFFIXES)})")
-    videos = list[VideoEntry]()
-    embeddings = dict[str, NDArray[np.float32]]()
+    embeddings = dict[VideoEntry, NDArray[np.float32]]()
     models = dict[str, str]()
     for file in files:
         embedding, text = _read_embedded(file)
@@ -222,18 +214,15 @@ def open_embeddings(
             raise EvaluationError(
                 f"{file} was embedded with a different model than {files[0]}; score them separately"
             )
-        video = _entry(file, text, len(embedding), manifest, sources or {})
-        if f"{video.view}/{video.id}" in embeddings:
+        video = _find_video(file, text, len(embedding), manifest, sources or {})
+        if any((other.view, other.id) == (video.view, video.id) for other in embeddings):
             raise EvaluationError(
                 f"{path}: two files for {video.view} video {video.id!r}; keep one"
             )
-        embeddings[f"{video.view}/{video.id}"] = embedding
-        videos.append(video)
-    dataset = replace(manifest or Manifest("embedded", (), (), ()), videos=tuple(videos))
+        embeddings[video] = embedding
     (model, run), *_ = models.items()
-    return FileEmbeddings(
-        path, dataset, embeddings, {"files": path.name, "run": run, "model_sha256": model}
-    )
+    origin = {"files": path.name, "run": run, "model_sha256": model}
+    return FileEmbeddings(path, manifest or Manifest("embedded", (), (), ()), embeddings, origin)
 
 
 def is_embedded(path: Path) -> bool:
@@ -256,7 +245,7 @@ def _read_embedded(path: Path) -> tuple[NDArray[np.float32], dict[str, str]]:
     text: dict[str, str] = {"view": path.parent.name} if path.parent.name in VIEWS else {}
     if path.suffix.lower() == ".h5":
         embedding, source = read_embedding(path)
-        found = {
+        recorded = {
             key: getattr(source, key)
             for key in ("video", "run", "model_sha256", "source_sha256", "view")
         }
@@ -267,14 +256,14 @@ def _read_embedded(path: Path) -> tuple[NDArray[np.float32], dict[str, str]]:
                 f"{path}: array {min(absent)} is missing; embed it again with byov-embed"
             )
         embedding = np.ascontiguousarray(arrays.pop("embedding"), np.float32)
-        found = {key: str(value) for key, value in arrays.items()}
-    text |= {key: value for key, value in found.items() if value}
+        recorded = {key: str(value) for key, value in arrays.items()}
+    text |= {key: value for key, value in recorded.items() if value}
     if text.get("view", "ego") not in VIEWS:
         raise EvaluationError(f"{path}: view {text['view'][:20]!r}, expected {' or '.join(VIEWS)}")
     return embedding, text
 
 
-def _entry(
+def _find_video(
     path: Path, text: Mapping[str, str], frames: int, manifest: Manifest | None, sources: Sources
 ) -> VideoEntry:
     if manifest is None:
@@ -290,10 +279,10 @@ def _entry(
         ]
     else:
         same = [video for video in manifest.videos if video.id == text["video"]]
-    found = [video for video in same if text.get("view", video.view) == video.view]
-    if len(found) != 1:
+    matches = [video for video in same if text.get("view", video.view) == video.view]
+    if len(matches) != 1:
         others = (
-            " and ".join(f"{video.id!r} ({video.view})" for video in found or same)
+            " and ".join(f"{video.id!r} ({video.view})" for video in matches or same)
             or "none of the videos"
         )
         raise EvaluationError(
@@ -301,4 +290,4 @@ def _entry(
             "byov-extract read, "
             "each once and with its --view, or omit --dataset to score without labels."
         )
-    return found[0]
+    return matches[0]

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from byov.records import UNLABELED
 
-SETTINGS = ("regular", "ego2exo", "exo2ego")
 # Setting → is_ego of the training (or query) videos and of the test (or candidate) videos; None
 # means both views.
-VIEWS: dict[str, tuple[bool | None, bool | None]] = {
+SETTINGS: dict[str, tuple[bool | None, bool | None]] = {
     "regular": (None, None),
     "ego2exo": (True, False),
     "exo2ego": (False, True),

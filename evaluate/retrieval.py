@@ -1,16 +1,16 @@
 """Frame retrieval: mean average precision of a frame's nearest neighbors in other videos."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from byov.evaluate.frames import SETTINGS, VIEWS, Frames, Missing, missing_view, view_mask
+from byov.evaluate.frames import SETTINGS, Frames, Missing, missing_view, view_mask
 from byov.evaluate.neighbors import Indices, Points
 
 
 def mean_average_precision(
-    test: Frames, ks: Sequence[int] = (5, 10, 15), settings: Sequence[str] = SETTINGS
+    test: Frames, ks: Sequence[int] = (5, 10, 15), settings: Collection[str] = SETTINGS
 ) -> dict[str, dict[int, float | Missing]]:
     """Compute map@K of frame retrieval.
 
@@ -53,7 +53,7 @@ def ego_first(test: Frames) -> Frames:
 def _means(
     test: Frames, setting: str, ks: Sequence[int], precisions: NDArray[np.float64]
 ) -> dict[int, float | Missing]:
-    query_view, candidate_view = VIEWS[setting]
+    query_view, candidate_view = SETTINGS[setting]
     missing = missing_view(test.is_ego, query_view, "test") or missing_view(
         test.is_ego, candidate_view, "test"
     )
@@ -66,7 +66,7 @@ def _means(
 
 
 def average_precision_of_each_query(
-    test: Frames, ks: Sequence[int], settings: Sequence[str] = SETTINGS
+    test: Frames, ks: Sequence[int], settings: Collection[str] = SETTINGS
 ) -> dict[str, NDArray[np.float64]]:
     """Map each setting to (F, len(ks)) AP@K of its queries; 0 for frames that are not queries in
     the setting.
@@ -112,7 +112,7 @@ def _distinct_queries(test: Frames, points: Points) -> tuple[Indices, Indices]:
 
 
 def _nearest(
-    test: Frames, points: Points, queries: Indices, count: int, settings: Sequence[str]
+    test: Frames, points: Points, queries: Indices, count: int, settings: Collection[str]
 ) -> dict[str, Indices]:
     """Return the (Q, count) nearest candidates of each query for each setting, sorted by distance,
     padded with -1.
@@ -126,7 +126,7 @@ def _nearest(
             setting: everything if setting == "regular" else others
             for setting in settings
             if setting == "regular"
-            or (VIEWS[setting][0] is query_view and others.start < others.stop)
+            or (SETTINGS[setting][0] is query_view and others.start < others.stop)
         }
         searched = everything if "regular" in candidates else others
         of_view = np.flatnonzero((queries >= own.start) & (queries < own.stop))

@@ -15,7 +15,7 @@ from byov.cache.manifest import Manifest
 from byov.errors import EvaluationError
 from byov.evaluate.action_probe import action_map
 from byov.evaluate.classification import few_shot_f1, phase_f1, predict_phases, weighted_f1
-from byov.evaluate.frames import SETTINGS, VIEWS, Frames, Missing, Score, view_mask
+from byov.evaluate.frames import SETTINGS, Frames, Missing, Score, view_mask
 from byov.evaluate.kendalls_tau import PAIRS, kendalls_tau, tau_of_each_pair
 from byov.evaluate.progress_error import PERCENTS, progress_errors
 from byov.evaluate.progression import (
@@ -139,7 +139,7 @@ class Classification(Task):
         estimates = {}
         for setting, predicted in predict_phases(train, test).items():
             if not isinstance(predicted, Missing):
-                view = VIEWS[setting][1]
+                view = SETTINGS[setting][1]
                 scored = test.of_view(view)
                 weights_of_view = weights[:, view_mask(test.is_ego, view)]
                 phases = np.union1d(scored.phases, predicted)
@@ -190,7 +190,7 @@ class Retrieval(Task):
         test = ego_first(test)
         estimates: Estimates = {}
         for setting, precisions in average_precision_of_each_query(test, options.ks).items():
-            queries = weights * view_mask(test.is_ego, VIEWS[setting][0])
+            queries = weights * view_mask(test.is_ego, SETTINGS[setting][0])
             sums = np.add.reduceat(precisions, test.starts)  # (V, K)
             with np.errstate(invalid="ignore"):
                 means = (queries @ sums) / (queries @ test.lengths)[:, None]

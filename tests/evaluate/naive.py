@@ -9,12 +9,12 @@ from sklearn.linear_model import LinearRegression
 from sklearn.metrics import f1_score, r2_score
 from sklearn.svm import SVC
 
-from byov.evaluate.frames import VIEWS
+from byov.evaluate.frames import SETTINGS
 
 
 def phase_f1(train, test):
     scores = {}
-    for setting, (train_view, test_view) in VIEWS.items():
+    for setting, (train_view, test_view) in SETTINGS.items():
         fitted = train.of_view(train_view)
         scored = test.of_view(test_view)
         predicted = SVC().fit(fitted.embeddings, fitted.labels).predict(scored.embeddings)
@@ -26,7 +26,7 @@ def retrieval_at(test, setting, k):
     """Compute map@K for one setting and one K, query by query."""
     embeddings = test.embeddings.astype(np.float64)
     is_ego = test.is_ego[test.video_of_frame]
-    query_view, candidate_view = VIEWS[setting]
+    query_view, candidate_view = SETTINGS[setting]
     means = []
     for query, video in enumerate(test.video_of_frame):
         candidates = test.video_of_frame != video
@@ -43,7 +43,7 @@ def retrieval_at(test, setting, k):
 
 
 def mean_average_precision(test, ks=(5, 10, 15)):
-    return {setting: {k: retrieval_at(test, setting, k) for k in ks} for setting in VIEWS}
+    return {setting: {k: retrieval_at(test, setting, k) for k in ks} for setting in SETTINGS}
 
 
 def with_progress(frames, phase, time_column, precision=np.float64):
