@@ -3,11 +3,13 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from byov.cache.digests import SCHEMA_VERSION
 from byov.cli.app import App
@@ -30,6 +32,7 @@ from byov.cli.score_table import print_and_save
 from byov.cli.signals import run_stoppable
 from byov.cli.terminal import PROGRESS, note
 from byov.device import Device, usable_cores
+from byov.evaluate.table import Table
 from byov.progress import Stop
 from byov.sweeps.estimates import Estimate, estimate_runs, total_time
 from byov.sweeps.grids import Folders, PlannedRun, plan_runs, read_grid
@@ -45,147 +48,265 @@ from byov.sweeps.sweep_tables import sweep_results, sweep_tables
 from byov.text import format_duration, pluralize, printable
 from byov.workers import ClusterOptions
 
-PAPER = "paper"
-BENCHMARK = "benchmark"
-experiment_option = partial(
-    typer.Option, rich_help_panel="Experiments (byov-sweep paper, byov-sweep benchmark)"
+experiment_option = partial(typer.Option, rich_help_panel="Experiment")
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="List the runs and their states; do not train.")
+]
+Retry = Annotated[bool, typer.Option("--retry", help="Retry runs that failed before.")]
+ParallelRuns = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        min=1,
+        help="Number of parallel runs, one thread each.",
+        show_default="CPU cores",
+    ),
+]
+TrainingDevice = Annotated[Device, typer.Option("--device", help="Device for training.")]
+Out = Annotated[Path | None, typer.Option("--out", help="Folder for results.json, .md and .tex.")]
+Datasets = Annotated[
+    list[str] | None,
+    experiment_option(
+        "--dataset",
+        help="Dataset; repeatable.",
+        show_default="all",
+        autocompletion=complete_datasets,
+    ),
+]
+Encoder = Annotated[
+    str | None,
+    experiment_option("--encoder", help="Encoder to use.", show_default="the experiment's"),
+]
+Seeds = Annotated[
+    int | None,
+    experiment_option(
+        "--seeds",
+        min=1,
+        max=1000,
+        help="Number of seeds per row.",
+        show_default="paper: 5; benchmark: 3",
+    ),
+]
+
+
+class _RunByDefault(TyperGroup):
+    """Group that reads `byov-sweep GRID` as `byov-sweep run GRID`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        options = {option for parameter in self.get_params(ctx) for option in parameter.opts}
+        if args and args[0] not in {*self.commands, *options}:
+            named = [word for word in args if word in self.commands and args[0].startswith("-")]
+            command = named[0] if named else "run"  # `byov-sweep --dry-run paper`
+            args = [command, *(word for word in args if word not in named[:1])]
+        return super().parse_args(ctx, args)
+
+
+main = App(
+    "Train and score many runs in parallel, and print one table. Finished runs are skipped; "
+    "interrupted runs are resumed.",
+    cls=_RunByDefault,
+    no_args_is_help=True,
 )
 
-main = App()
+
+@main.callback()
+def _group_options(_version: Version = False) -> None:
+    pass
 
 
 @main.command()
-def sweep_grid(
-    grid: Annotated[
-        str,
-        typer.Argument(
-            help="`paper`, `benchmark`, or a TOML file of settings and lists of values."
-        ),
-    ],
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the runs and their states; do not train.")
-    ] = False,
-    retry: Annotated[bool, typer.Option("--retry", help="Retry runs that failed before.")] = False,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Number of parallel runs, one thread each.", show_default="CPU cores"
-        ),
-    ] = None,
+def run(
+    grid: Annotated[Path, typer.Argument(help="TOML file of settings and lists of values.")],
+    dry_run: DryRun = False,
+    retry: Retry = False,
+    workers: ParallelRuns = None,
     cluster: Cluster = None,
     cpus_per_worker: Cpus = None,
     gpus_per_worker: Gpus = None,
-    device: Annotated[Device, typer.Option(help="Device for training.")] = "auto",
-    out: Annotated[Path | None, typer.Option(help="Folder for results.json, .md and .tex.")] = None,
-    table: Annotated[
-        list[str] | None,
-        experiment_option("--tables", help=f"Tables in the paper: {', '.join(PAPER_TABLES)}."),
-    ] = None,
-    dataset: Annotated[
-        list[str] | None,
-        experiment_option(
-            help="Dataset; repeatable.", show_default="all", autocompletion=complete_datasets
-        ),
-    ] = None,
-    encoder: Annotated[
-        str | None, experiment_option(help="Encoder to use.", show_default="the experiment's")
-    ] = None,
-    seeds: Annotated[
-        int | None,
-        experiment_option(
-            min=1, max=1000, help="Number of seeds per row.", show_default="5; benchmark: 3"
-        ),
-    ] = None,
-    small: Annotated[
-        bool, experiment_option("--small", help="Small models, short training (paper only).")
-    ] = False,
+    device: TrainingDevice = "auto",
+    out: Out = None,
     as_json: Json = False,
     runs_dir: RunsDir = Path("runs"),
     features_dir: FeaturesDir = Path("features"),
     _config: Config = None,
-    _version: Version = False,
 ) -> None:
-    """Train and score all combinations of settings in a grid, the experiments in the paper, or the
-    benchmark.
+    """Train and score all combinations of settings in a grid."""
+    where = _workers(workers, cluster, cpus_per_worker, gpus_per_worker, device)
+    options = _Options(runs_dir, features_dir, where, device, dry_run, retry, out, as_json)
+    planned = plan_runs([read_grid(grid)], options.folders.features)
+    result = _sweep(planned, options)
+    if result is not None:
+        _print_datasets(planned, result, options)
 
-    Finished runs are skipped; interrupted runs are resumed.
-    """
+
+@main.command()
+def benchmark(
+    dataset: Datasets = None,
+    encoder: Encoder = None,
+    seeds: Seeds = None,
+    dry_run: DryRun = False,
+    retry: Retry = False,
+    workers: ParallelRuns = None,
+    cluster: Cluster = None,
+    cpus_per_worker: Cpus = None,
+    gpus_per_worker: Gpus = None,
+    device: TrainingDevice = "auto",
+    out: Out = None,
+    as_json: Json = False,
+    runs_dir: RunsDir = Path("runs"),
+    features_dir: FeaturesDir = Path("features"),
+    _config: Config = None,
+) -> None:
+    """Compare all methods on the Meta-World datasets."""
+    where = _workers(workers, cluster, cpus_per_worker, gpus_per_worker, device)
+    options = _Options(runs_dir, features_dir, where, device, dry_run, retry, out, as_json)
+    choice = PaperChoice(tuple(dataset or ()), encoder, seeds)
+    grid = shipped_grid("benchmark", options.folders.features, choice)
+    planned = plan_runs([grid], options.folders.features, allow_missing=True)
+    result = _sweep(planned, options, needs_all=True)
+    if result is not None:
+        _print_datasets(planned, result, options)
+
+
+@main.command()
+def paper(
+    table: Annotated[
+        list[str] | None,
+        experiment_option("--tables", help=f"Tables in the paper: {', '.join(PAPER_TABLES)}."),
+    ] = None,
+    dataset: Datasets = None,
+    encoder: Encoder = None,
+    seeds: Seeds = None,
+    small: Annotated[
+        bool, experiment_option("--small", help="Small models, short training.")
+    ] = False,
+    dry_run: DryRun = False,
+    retry: Retry = False,
+    workers: ParallelRuns = None,
+    cluster: Cluster = None,
+    cpus_per_worker: Cpus = None,
+    gpus_per_worker: Gpus = None,
+    device: TrainingDevice = "auto",
+    out: Out = None,
+    as_json: Json = False,
+    runs_dir: RunsDir = Path("runs"),
+    features_dir: FeaturesDir = Path("features"),
+    _config: Config = None,
+) -> None:
+    """Reproduce the paper's tables."""
+    where = _workers(workers, cluster, cpus_per_worker, gpus_per_worker, device)
+    options = _Options(runs_dir, features_dir, where, device, dry_run, retry, out, as_json)
+    names = [name.strip() for names in table or [] for name in names.split(",")]
+    choice = PaperChoice(tuple(dataset or ()), encoder, seeds, small)
+    plan = plan_paper(names, options.folders.features, choice)
+    grids = [grid for table_grids in plan.values() for grid in table_grids]
+    planned = plan_runs(grids, options.folders.features, allow_missing=True)
+    result = _sweep(planned, options)
+    if result is None:
+        return
+    results = paper_results(plan, result, options.folders)
     if out is not None:
-        check_folder(out, "--out")
-    folders = Folders(features_dir.absolute(), runs_dir.absolute())
-    ray = parse_cluster(
+        # Deferred, because it imports matplotlib.
+        from byov.sweeps.score_curves import write_score_curves
+
+        for paper_result in results:
+            if paper_result.panels:
+                write_score_curves(
+                    paper_result.panels, paper_result.x_label, out / "figures", paper_result.name
+                )
+    document = {"tables": [paper_result.document for paper_result in results]}
+    _print_results(document, [paper_result.table for paper_result in results], result, options)
+
+
+@dataclass(frozen=True)
+class _Options:
+    """Options that the subcommands share."""
+
+    runs_dir: Path
+    features_dir: Path
+    where: ClusterOptions | int  # Ray cluster, or number of processes on this machine
+    device: Device
+    dry_run: bool
+    retry: bool
+    out: Path | None
+    as_json: bool
+
+    @property
+    def folders(self) -> Folders:
+        return Folders(self.features_dir.absolute(), self.runs_dir.absolute())
+
+
+def _workers(
+    workers: int | None,
+    cluster: str | None,
+    cpus_per_worker: int | None,
+    gpus_per_worker: float | None,
+    device: Device,
+) -> ClusterOptions | int:
+    """Return the Ray cluster to run on, or the number of processes on this machine."""
+    options = parse_cluster(
         cluster, workers if cluster else None, cpus_per_worker, gpus_per_worker, device
     )
-    choice = PaperChoice(tuple(dataset or ()), encoder, seeds, small)
-    plan = {}
-    if grid == PAPER:
-        names = [name.strip() for names in table or [] for name in names.split(",")]
-        plan = plan_paper(names, folders.features, choice)
-        grids = [one for of_table in plan.values() for one in of_table]
-    elif table or small:
-        raise UsageError(f"--tables and --small are only for byov-sweep {PAPER}.")
-    elif grid == BENCHMARK:
-        grids = [shipped_grid(BENCHMARK, folders.features, choice)]
-    elif dataset or encoder or seeds:
-        raise UsageError(
-            "Set dataset, encoder and seed in the grid file instead of --dataset, --encoder or "
-            "--seeds."
-        )
-    else:
-        grids = [read_grid(Path(grid))]
-    planned = plan_runs(grids, folders.features, allow_missing=grid in (PAPER, BENCHMARK))
-    runs = [run for run in planned if not run.missing]
-    where = ray or workers or usable_cores()
-    if dry_run:
-        _show_plan(planned, folders, device, where, as_json=as_json)
+    return options or workers or usable_cores()
+
+
+def _sweep(
+    planned: Sequence[PlannedRun], options: _Options, *, needs_all: bool = False
+) -> SweepResult | None:
+    """Train and score runs whose features are cached; with --dry-run, show them and return None."""
+    if options.out is not None:
+        check_folder(options.out, "--out")
+    if options.dry_run:
+        _show_plan(planned, options)
     _note_missing(planned)
-    if dry_run:
-        return
-    if not runs or (grid == BENCHMARK and len(runs) < len(planned)):
+    if options.dry_run:
+        return None
+    runs = [run for run in planned if not run.missing]
+    if not runs or (needs_all and len(runs) < len(planned)):
         raise UsageError(
             "Features are missing. Extract them as shown above, or choose datasets with --dataset."
         )
 
     def work(stop: Stop) -> SweepResult:
-        with sweep_workers(where, runs, folders, stop) as processes:
+        with sweep_workers(options.where, runs, options.folders, stop) as workers:
             return sweep(
                 runs,
-                folders,
-                processes,
-                retry=retry,
-                device=device,
-                measure=ray is None,
+                options.folders,
+                workers,
+                retry=options.retry,
+                device=options.device,
+                measure=isinstance(options.where, int),
                 progress=PROGRESS,
                 stop=stop,
             )
 
-    result = run_stoppable(work, "interrupted; run the same command to resume")
-    documents: dict[str, Any]
-    if plan:
-        drawn = paper_results(plan, result, folders)
-        documents = {"tables": [one.document for one in drawn]}
-        tables = [one.table for one in drawn]
-        if out is not None:
-            # Deferred, because it imports matplotlib.
-            from byov.sweeps.score_curves import write_score_curves
+    return run_stoppable(work, "interrupted; run the same command to resume")
 
-            for one in (one for one in drawn if one.panels):
-                write_score_curves(one.panels, one.x_label, out / "figures", one.name)
-    else:
-        found = sweep_results(runs, result, folders)
-        documents = {"datasets": {results.title: document for results, document in found}}
-        tables = sweep_tables([results for results, _ in found])
+
+def _print_datasets(planned: Sequence[PlannedRun], result: SweepResult, options: _Options) -> None:
+    """Print and save the tables of each dataset and of their mean."""
+    scored = sweep_results(planned, result, options.folders)
+    document = {"datasets": {results.title: document for results, document in scored}}
+    tables = sweep_tables([results for results, _ in scored])
+    _print_results(document, tables, result, options)
+
+
+def _print_results(
+    document: dict[str, Any], tables: Sequence[Table], result: SweepResult, options: _Options
+) -> None:
+    """Print and save tables and the state of each run; exit with FAILED if a run failed."""
     statuses = [
         {"run": status.name, "state": status.state, "reason": status.detail}
         for status in result.runs
     ]
-    document = {"schema_version": SCHEMA_VERSION, "runs": statuses, **documents}
-    print_and_save(document, tables, out, "results", as_json=as_json)
+    document = {"schema_version": SCHEMA_VERSION, "runs": statuses, **document}
+    print_and_save(document, tables, options.out, "results", as_json=options.as_json)
     failed = [status for status in result.runs if status.state == "failed"]
     for status in failed:
         note(f"failed: {status.name}: {status.detail}")
     if failed:
-        note(f"{len(failed)} of {pluralize(len(runs), 'run')} failed; pass --retry to try again")
+        total = pluralize(len(result.runs), "run")
+        note(f"{len(failed)} of {total} failed; pass --retry to try again")
         raise typer.Exit(FAILED)
 
 
@@ -202,17 +323,15 @@ def _note_missing(planned: Sequence[PlannedRun]) -> None:
         note(f"  {command}" + (f" --ratios {','.join(dict.fromkeys(missing))}" if missing else ""))
 
 
-def _show_plan(
-    planned: Sequence[PlannedRun],
-    folders: Folders,
-    device: Device,
-    where: ClusterOptions | int,
-    *,
-    as_json: bool,
-) -> None:
+def _show_plan(planned: Sequence[PlannedRun], options: _Options) -> None:
+    folders = options.folders
     before = {run.name: run_status(run, folders) for run in planned if not run.missing}
     to_do = [run for run in planned if run.name in before and before[run.name].state != "finished"]
-    estimates = estimate_runs(to_do, folders, device, PROGRESS) if isinstance(where, int) else {}
+    estimates = {}
+    processes = 1
+    if isinstance(options.where, int):
+        estimates = estimate_runs(to_do, folders, options.device, PROGRESS)
+        processes = options.where
     entries = []
     for run in planned:
         status = before.get(run.name)
@@ -221,25 +340,24 @@ def _show_plan(
             status = RunStatus(run.name, "cannot run", estimate.problem or "features are missing")
         expected = f"about {format_duration(estimate.seconds)}" if estimate.seconds else ""
         details = "; ".join(filter(None, (status.detail, expected)))
-        if not as_json:
+        if not options.as_json:
             print(printable(f"{run.name}: {status.state}" + (f" ({details})" if details else "")))
         entry = {
             "run": run.name,
             "state": status.state,
             "detail": status.detail,
             "seconds": round(estimate.seconds),
-        }
-        entry |= {
             "title": run.title,
             "dataset": run.dataset,
             "encoder": run.encoder_folder,
             "ratio": run.ratio,
+            "settings": run.settings.model_dump(mode="json"),
         }
-        entries.append(entry | {"settings": run.settings.model_dump(mode="json")})
-    if as_json:
+        entries.append(entry)
+    if options.as_json:
         print(json.dumps(entries, indent=1))
     counts = ", ".join(
         f"{count} {state}" for state, count in Counter(entry["state"] for entry in entries).items()
     )
-    expected = total_time(estimates.values(), where if isinstance(where, int) else 1)
+    expected = total_time(estimates.values(), processes)
     note(f"{pluralize(len(planned), 'run')}: {counts}{expected}")

@@ -50,14 +50,14 @@ def test_two_workers_write_what_one_process_writes(byov_sweep, folders, tmp_path
 
 def test_a_dry_run_lists_the_runs_and_writes_nothing(byov_sweep, folders, tmp_path):
     path = write_grid(tmp_path / "grid.toml", seed=[0, 1])
-    ran = byov_sweep(path, "--dry-run")
+    ran = byov_sweep("run", path, "--dry-run")
     assert ran.code == 0
     assert [line.partition(" (about ")[0] for line in ran.out.splitlines()] == [
         f"{name}: to train" for name in NAMES
     ]
     assert "expected time: about " in ran.err
     assert not folders.runs.exists()
-    shown = byov_sweep(path, "--dry-run", "--json").json
+    shown = byov_sweep("--dry-run", path, "--json").json
     assert [(run["run"], run["settings"]["seed"]) for run in shown] == [
         (NAMES[0], 0),
         (NAMES[1], 1),
