@@ -4,7 +4,6 @@ events to B.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from decimal import ROUND_FLOOR, Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -15,8 +14,9 @@ from PIL import Image
 from scipy.spatial.distance import cdist
 
 from byov.apply.embedder import EmbeddedVideo
+from byov.apply.panels import draw_captions, read_panels
 from byov.apply.run import Run
-from byov.apply.video_writer import draw_captions, read_panels, write_video
+from byov.apply.video_writer import write_video
 from byov.cache.atomic import write_text
 from byov.data.video import STRICT, DecodingPolicy
 from byov.errors import ApplyError
@@ -231,14 +231,3 @@ def transfer_events(
             "--phases: the events are not in order in B. Use --method dtw or omit --phases."
         )
     return in_b
-
-
-def events_cell(event_seconds: Sequence[float]) -> str:
-    """Format times for the events column of a video CSV: (2.5, 7.1) -> "2.500;7.100".
-
-    Times are rounded down, since a time after that of the frame would start the phase one frame
-    late.
-    """
-    return ";".join(
-        str(Decimal(event).quantize(Decimal("0.001"), ROUND_FLOOR)) for event in event_seconds
-    )

@@ -4,23 +4,26 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+import byov
 from byov.cache.atomic import replacing_file
 from byov.cache.embeddings import EmbeddingProvenance, write_embedding
 from byov.cache.runs import RunRecord
 from byov.device import Device
 from byov.errors import ApplyError
 from byov.extract.encoder_names import IMAGENET_PREFIX, RANDOM_PREFIX, Resize, parse_encoder
-from byov.extract.encoders import FrameEncoder, load_encoder
 from byov.extract.plan import ExtractionOptions
 from byov.extract.token_merging import TokenMerger
 from byov.progress import NO_PROGRESS, Progress
+
+if TYPE_CHECKING:  # importing transformers takes seconds
+    from byov.extract.encoders import FrameEncoder
 
 LOGGER = logging.getLogger(__name__)
 
@@ -56,7 +59,7 @@ def load_run_encoder(
     encoder: str | None = None,
     device: Device = "auto",
     progress: Progress = NO_PROGRESS,
-) -> FrameEncoder:
+) -> "FrameEncoder":
     """Load the encoder of a run, by default from its original source; raise ApplyError if it has
     changed.
     """
@@ -76,7 +79,7 @@ def load_run_encoder(
         on_hub = not run.encoder.startswith((RANDOM_PREFIX, IMAGENET_PREFIX))
         name = parse_encoder(run.encoder, (run.encoder_revision or None) if on_hub else None)
     resize = cast(Resize, run.preprocessing.partition(" ")[0])
-    loaded = load_encoder(name, resize=resize, device=device, progress=progress)
+    loaded = byov.load_encoder(name, resize=resize, device=device, progress=progress)
     for what, recorded, found in (
         ("weights", run.encoder_sha256, loaded.sha256),
         ("preprocessing", run.preprocessing, loaded.preprocessing.describe()),
@@ -99,9 +102,22 @@ def load_run_encoder(
     return loaded
 
 
+def check_frames(frames: NDArray[Any], shape: str = "(T, H, W, 3)") -> None:
+    """Raise ApplyError unless `frames` is a uint8 array of the given shape."""
+    if (
+        frames.dtype != np.uint8
+        or frames.ndim != shape.count(",") + 1
+        or not frames.size
+        or frames.shape[-1] != 3
+    ):
+        raise ApplyError(
+            f"Expected RGB frames, uint8 {shape}, but this array is {frames.dtype} {frames.shape}."
+        )
+
+
 @torch.inference_mode()
 def frame_features(
-    encoder: FrameEncoder, blocks: Iterable[NDArray[np.uint8]], ratio: float
+    encoder: "FrameEncoder", blocks: Iterable[NDArray[np.uint8]], ratio: float
 ) -> Tensor:
     """Compute the float16 features (T, width) of a video from blocks of frames (n, H, W, 3).
 

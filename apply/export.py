@@ -53,6 +53,28 @@ class _Encoder(nn.Module):
         return tokens
 
 
+def export_run(run: Run, path: Path, encoder_path: Path | None = None) -> dict[Path, float]:
+    """Export the model of a run and, if `encoder_path` is given, its encoder.
+
+    Args:
+        run: Run on the CPU.
+        path: Output file of the model, .onnx or .pt2 (a torch.export program).
+        encoder_path: Output file of the encoder.
+
+    Returns:
+        Dict mapping each file to the largest difference from PyTorch's output.
+
+    Raises:
+        ApplyError: If a model cannot be exported, or the difference is too large.
+    """
+    for file in filter(None, (path, encoder_path)):
+        _check_format(file)
+    differences = {path: export_model(run, path)}
+    if encoder_path is not None:
+        differences[encoder_path] = export_encoder(run, encoder_path)
+    return differences
+
+
 def export_model(run: Run, path: Path) -> float:
     """Export the model of a run and return the largest difference from PyTorch's output.
 
@@ -78,8 +100,10 @@ def export_encoder(run: Run, path: Path) -> float:
     return _export(_Encoder(encoder), path, ("frames", "batch", "tokens"), inputs, about)
 
 
-def check_packages(path: Path) -> None:
-    """Raise ApplyError if packages that the file format requires are missing."""
+def _check_format(path: Path) -> None:
+    """Raise ApplyError if the format is unknown or requires packages that are missing."""
+    if path.suffix not in SUFFIXES:
+        raise ApplyError(f"{path}: the name must end in {' or '.join(SUFFIXES)}.")
     missing = [
         package for package in PACKAGES if path.suffix == ".onnx" and find_spec(package) is None
     ]

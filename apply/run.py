@@ -1,17 +1,20 @@
-"""Python API for training, loading, applying and evaluating runs."""
+"""Runs: training, loading, applying and evaluating them."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
+from byov.apply.arrays import VideoArrays
+from byov.apply.embedder import EmbeddedVideo, check_frames, frame_features, load_run_encoder
+from byov.apply.stream import Stream
 from byov.cache.digests import array_sha256, file_sha256
 from byov.cache.embeddings import EmbeddingProvenance
-from byov.cache.manifest import Manifest, VideoEntry, load_manifest
 from byov.cache.runs import RunRecord, check_model, choose_run, read_run
 from byov.data.video import (
     BLOCK_FRAMES,
@@ -22,7 +25,7 @@ from byov.data.video import (
     estimated_frames,
 )
 from byov.device import Device, pick_device, usable_cores
-from byov.errors import ApplyError, UnknownVideoError
+from byov.errors import ApplyError
 from byov.evaluate.compare import score
 from byov.evaluate.protocols import Protocol, ScoredSplit, Segment, segments
 from byov.evaluate.readers import RunEmbeddings
@@ -32,113 +35,11 @@ from byov.evaluate.tasks import EvaluationOptions
 from byov.folders import Folder, features_folder, runs_folder
 from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable, never
 from byov.records import Split, View, check_choice
-from byov.text import pluralize
-from byov.train.feature_store import FeatureStore, open_training_data
-from byov.train.settings import DEFAULT_RATIO
+from byov.train import run as training
+from byov.train.methods.base import Method
 
-if TYPE_CHECKING:  # importing torch takes seconds and is not needed for embeddings and scores
-    from torch import Tensor
-
-    from byov.apply.embedder import EmbeddedVideo
-    from byov.apply.stream import Stream
+if TYPE_CHECKING:  # importing transformers takes seconds
     from byov.extract.encoders import FrameEncoder
-    from byov.train.methods.base import Method
-
-
-class VideoArrays(Mapping[str, NDArray[Any]]):
-    """Mapping from video ids to (T, D) arrays, which are read from disk on access.
-
-    Attributes:
-        dataset: Name of the dataset.
-        phases: Phase names; labels are indices into them.
-        videos: Dict mapping video ids to manifest entries (view, split, frames, fps, labels).
-    """
-
-    def __init__(
-        self,
-        manifest: Manifest,
-        videos: Sequence[VideoEntry],
-        read: Callable[[VideoEntry], NDArray[Any]],
-        *,
-        split: Split | None,
-        view: View | None,
-    ) -> None:
-        chosen = [
-            video for video in videos if split in (None, video.split) and view in (None, video.view)
-        ]
-        if not chosen:
-            existing = (
-                ", ".join(sorted({f"{video.split} {video.view}" for video in videos})) or "none"
-            )
-            wanted = " ".join(part for part in (split, view) if part)
-            raise ApplyError(f"{manifest.dataset} has no {wanted} videos. Existing: {existing}.")
-        self.dataset = manifest.dataset
-        self.phases = manifest.phases
-        self.videos = {video.id: video for video in chosen}
-        self._read = read
-
-    def __getitem__(self, video: str) -> NDArray[Any]:
-        if video not in self.videos:
-            raise UnknownVideoError(
-                f"{video!r} is not one of the {len(self)} videos, such as {next(iter(self))!r}."
-            )
-        return self._read(self.videos[video])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.videos)
-
-    def __len__(self) -> int:
-        return len(self.videos)
-
-    def __repr__(self) -> str:
-        return f"<arrays of {pluralize(len(self), 'video')} in {self.dataset}>"
-
-
-def load_features(
-    dataset: str | None = None,
-    *,
-    split: Split | None = None,
-    view: View | None = None,
-    encoder: str | None = None,
-    ratio: float = DEFAULT_RATIO,
-    features_dir: Folder = None,
-) -> VideoArrays:
-    """Open the cached features of a dataset as a mapping from video ids to (T, d) float16 arrays.
-
-    Args:
-        dataset: Dataset in the cache. Optional if there is only one.
-        split: Restrict the videos to this split.
-        view: Restrict the videos to this view.
-        encoder: Encoder in the cache. Optional if there is only one.
-        ratio: STM ratio of the features.
-        features_dir: Folder of the feature cache. Default: BYOV_FEATURES, else features/.
-
-    >>> features = load_features("demo", split="test")
-    >>> video, array = features.videos["test_ego_00"], features["test_ego_00"]
-    >>> video.view, video.split, len(array) == video.frames
-    ('ego', 'test', True)
-    """
-    data = open_training_data(features_folder(features_dir), dataset, encoder, ratio)
-    manifest = load_manifest(data.folder.parent / "manifest.json")
-    store = FeatureStore(data, (), 0)
-    cached = {video.id: video for video in data.videos}
-    entries = [entry for entry in manifest.videos if entry.id in cached]
-    return VideoArrays(
-        manifest, entries, lambda video: store.read(cached[video.id]), split=split, view=view
-    )
-
-
-def check_frames(frames: NDArray[Any], shape: str = "(T, H, W, 3)") -> None:
-    """Raise ApplyError unless `frames` is a uint8 array of the given shape."""
-    if (
-        frames.dtype != np.uint8
-        or frames.ndim != shape.count(",") + 1
-        or not frames.size
-        or frames.shape[-1] != 3
-    ):
-        raise ApplyError(
-            f"Expected RGB frames, uint8 {shape}, but this array is {frames.dtype} {frames.shape}."
-        )
 
 
 class Run:
@@ -173,14 +74,12 @@ class Run:
         return f"<run {self.name} of {self.dataset}: {self.record.title or self.record.recipe}>"
 
     @cached_property
-    def model(self) -> "Method":
+    def model(self) -> Method:
         """Saved model, a `torch.nn.Module`."""
-        from byov.train.methods.base import Method
-
         return Method.from_pretrained(self.folder, map_location=str(pick_device(self._device)))
 
     def embed(
-        self, video: "str | os.PathLike[str] | NDArray[Any] | Tensor", **options: Any
+        self, video: str | os.PathLike[str] | NDArray[Any] | Tensor, **options: Any
     ) -> NDArray[np.float32]:
         """Embed the frames of one video.
 
@@ -228,7 +127,7 @@ class Run:
         max_pixels: int = MAX_PIXELS,
         progress: Progress = NO_PROGRESS,
         stop: Stop = never,
-    ) -> "EmbeddedVideo":
+    ) -> EmbeddedVideo:
         """Embed a video file with the encoder and model of the run, and return embeddings and frame
         times.
 
@@ -246,8 +145,6 @@ class Run:
         >>> len(video.embedding) == len(video.pts_seconds)
         True
         """
-        from byov.apply.embedder import EmbeddedVideo
-
         path = Path(video)
         record = self.record
         self.frame_encoder(progress)  # fails if the encoder is not the one in the record
@@ -282,7 +179,7 @@ class Run:
         )
         return EmbeddedVideo(path, self._embed(features), np.concatenate(pts_seconds), source)
 
-    def stream(self, window: int | None = None) -> "Stream":
+    def stream(self, window: int | None = None) -> Stream:
         """Open a stream for live video; its `push` method returns the embedding, progress and phase
         of a frame.
 
@@ -296,8 +193,6 @@ class Run:
         >>> 0 <= progress <= 1
         True
         """
-        from byov.apply.stream import Stream
-
         return Stream(self, window)
 
     def frame_encoder(self, progress: Progress = NO_PROGRESS) -> "FrameEncoder":
@@ -305,19 +200,15 @@ class Run:
         call.
         """
         if self._frame_encoder is None:
-            from byov.apply.embedder import load_run_encoder
-
             self._frame_encoder = load_run_encoder(
                 self.record, self._encoder, self._device, progress
             )
         return self._frame_encoder
 
-    def _features(self, blocks: Iterable[NDArray[np.uint8]]) -> "Tensor":
-        from byov.apply.embedder import frame_features
-
+    def _features(self, blocks: Iterable[NDArray[np.uint8]]) -> Tensor:
         return frame_features(self.frame_encoder(), blocks, self.record.ratio)
 
-    def _embed(self, features: "NDArray[Any] | Tensor") -> NDArray[np.float32]:
+    def _embed(self, features: NDArray[Any] | Tensor) -> NDArray[np.float32]:
         if not isinstance(features, np.ndarray):
             features = features.to(next(self.model.parameters()).device)
         embedding: NDArray[np.float32] = self.model.embed(features).cpu().numpy()
@@ -447,8 +338,6 @@ def train_run(
     >>> sorted(path.name for path in run.folder.glob("*.safetensors"))
     ['model-last.safetensors', 'model.safetensors']
     """
-    from byov.train import run as training
-
     summary = training.train_run(
         run, device=device, features_dir=features_dir, runs_dir=runs_dir, **options
     )

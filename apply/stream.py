@@ -4,18 +4,22 @@ videos.
 
 import copy
 import logging
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from byov.apply.run import Run, VideoArrays, check_frames, load_features
+from byov.apply.arrays import VideoArrays, load_features
+from byov.apply.embedder import check_frames
 from byov.errors import ApplyError
 from byov.evaluate.progress_error import NEIGHBORS, mean_phase_starts, reference_progress
 from byov.extract.token_merging import TokenMerger
 from byov.records import UNLABELED
 from byov.train.progress import aligned_progress
+
+if TYPE_CHECKING:  # avoids a circular import
+    from byov.apply.run import Run
 
 LOGGER = logging.getLogger(__name__)
 
@@ -37,7 +41,7 @@ class Stream:
     progress of the nearest training frames, and the phase is the most frequent one among them.
     """
 
-    def __init__(self, run: Run, window: int | None = None) -> None:
+    def __init__(self, run: "Run", window: int | None = None) -> None:
         if window is not None and (not isinstance(window, int) or window < 2):
             raise ApplyError(f"window is {window!r}. Pass a number of frames, at least 2.")
         if not usable_online(run):
@@ -102,7 +106,7 @@ class Stream:
         return StreamedFrame(embedding, float(self._progress[nearest].mean()), phase)
 
 
-def training_progress(run: Run, videos: VideoArrays) -> NDArray[np.float64]:
+def training_progress(run: "Run", videos: VideoArrays) -> NDArray[np.float64]:
     """Return the progress of all training frames, based on their labels or, without labels, on
     aligning the videos.
     """
@@ -126,7 +130,7 @@ def training_progress(run: Run, videos: VideoArrays) -> NDArray[np.float64]:
     return np.concatenate([progress[name].double().numpy() for name in entries])
 
 
-def usable_online(run: Run) -> bool:
+def usable_online(run: "Run") -> bool:
     """Return whether the embedding of a frame is independent of where the clip ends."""
     settings = run.record.settings
     if settings.get("backbone") in (None, "encoder"):

@@ -15,15 +15,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from byov.apply.run import Run, VideoArrays, load_features, load_run, train_run
+    from byov.apply.align import AlignedVideos, align_videos
+    from byov.apply.arrays import VideoArrays, load_features
+    from byov.apply.export import export_run
+    from byov.apply.run import Run, load_run, train_run
     from byov.errors import ByovError, Interrupted
     from byov.evaluate.tasks import EvaluationOptions
+    from byov.extract.encoders import load_encoder
     from byov.extract.extraction import extract_features, extract_plan
     from byov.extract.results import ExtractedFeatures
 
     __version__: str
 
 __all__ = [
+    "AlignedVideos",
     "ByovError",
     "EvaluationOptions",
     "ExtractedFeatures",
@@ -31,8 +36,11 @@ __all__ = [
     "Run",
     "VideoArrays",
     "__version__",
+    "align_videos",
+    "export_run",
     "extract_features",
     "extract_plan",
+    "load_encoder",
     "load_features",
     "load_run",
     "train_run",
@@ -42,26 +50,31 @@ __all__ = [
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 # These names are imported on first use, because importing torch, h5py and NumPy takes seconds.
-_MODULES = dict.fromkeys(
-    ("Run", "VideoArrays", "load_features", "load_run", "train_run"), "byov.apply.run"
-)
-_MODULES |= dict.fromkeys(("extract_features", "extract_plan"), "byov.extract.extraction")
-_MODULES |= {"ExtractedFeatures": "byov.extract.results"}
-_MODULES |= dict.fromkeys(("ByovError", "Interrupted"), "byov.errors")
-_MODULES |= {"EvaluationOptions": "byov.evaluate.tasks"}
+_NAMES = {
+    "byov.apply.align": ("AlignedVideos", "align_videos"),
+    "byov.apply.arrays": ("VideoArrays", "load_features"),
+    "byov.apply.export": ("export_run",),
+    "byov.apply.run": ("Run", "load_run", "train_run"),
+    "byov.errors": ("ByovError", "Interrupted"),
+    "byov.evaluate.tasks": ("EvaluationOptions",),
+    "byov.extract.encoders": ("load_encoder",),
+    "byov.extract.extraction": ("extract_features", "extract_plan"),
+    "byov.extract.results": ("ExtractedFeatures",),
+}
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 
 if not TYPE_CHECKING:  # hidden from type checkers, which should report unknown names
 
     def __getattr__(name: str) -> Any:
         if name == "__version__":  # looked up on first use, because the lookup is slow
-            found = import_module("importlib.metadata").version("byov-egoexo")
+            value = import_module("importlib.metadata").version("byov-egoexo")
         elif name in _MODULES:
-            found = getattr(import_module(_MODULES[name]), name)
+            value = getattr(import_module(_MODULES[name]), name)
         else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        globals()[name] = found
-        return found
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -4,10 +4,12 @@ import json
 import time
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+import byov
+from byov.apply.video_writer import CONTAINERS
 from byov.cache.runs import choose_run
 from byov.cli import videos as cli_videos
 from byov.cli.app import App
@@ -15,9 +17,12 @@ from byov.cli.options import Config, Json, RunOption, RunsDir, UsageError, Versi
 from byov.cli.outputs import check_outputs
 from byov.cli.signals import interruptible
 from byov.cli.terminal import PROGRESS
-from byov.data.own_videos import read_events
+from byov.data.own_videos import format_events, read_events
 from byov.data.video import MAX_PIXELS, DecodingPolicy, open_video
 from byov.text import printable
+
+if TYPE_CHECKING:
+    from byov.apply.align import AlignedVideos
 
 MAX_HEIGHT = 1440  # two wide panels still fit into the maximum frame size of H.264
 
@@ -66,11 +71,6 @@ def align(
     videos.
     """
     cli_videos.keep_freed_memory()
-    # Imported here because torch, SciPy and Pillow take seconds to import.
-    from byov.apply.align import AlignedVideos, align_videos, events_cell
-    from byov.apply.run import Run
-    from byov.apply.video_writer import CONTAINERS
-
     started = time.monotonic()
     table = out.with_suffix(".csv")
     events = None if phases is None else read_events(phases, "--phases")
@@ -84,54 +84,59 @@ def align(
     check_outputs((out, table), (a, b), overwrite=overwrite)
     record = choose_run(runs_dir, run)
 
-    def work() -> AlignedVideos:
+    def work() -> "AlignedVideos":
         policy = DecodingPolicy(on_truncated, on_corrupt, max_pixels)
         options = vars(policy) | {"method": method, "events": events, "progress": PROGRESS}
-        aligned = align_videos(Run(record, Path(), device, encoder), a, b, **options)
+        aligned = byov.align_videos(byov.Run(record, Path(), device, encoder), a, b, **options)
         aligned.write_video(out, height=height, policy=policy, progress=PROGRESS)
         aligned.write_table(table)
         return aligned
 
     aligned = interruptible(work, "interrupted; finished output files are complete")
+    if as_json:
+        summary = {"run": record.name, "method": method, "video": str(out), "csv": str(table)}
+        summary |= _summary(aligned)
+        print(json.dumps(summary | {"seconds": round(time.monotonic() - started, 3)}, indent=1))
+        return
     frames = len(aligned.frames)
-    taus = {"a_in_b": aligned.tau_a_in_b, "b_in_a": aligned.tau_b_in_a}
+    print(printable(f"{out}: {frames} frames of A, each next to the matching frame of B"))
+    print(printable(f"{table}: matching pairs of frames"))
+    _print_scores(aligned, has_position=record.settings.get("position") != "none")
+
+
+def _summary(aligned: "AlignedVideos") -> dict[str, Any]:
     transferred = None
     if aligned.b_events is not None:
         transferred = {
-            "a_seconds": events,
+            "a_seconds": aligned.a_events,
             "b_seconds": aligned.b_events,
-            "cell": events_cell(aligned.b_events),
+            "cell": format_events(aligned.b_events),
         }
-    if as_json:
-        summary = {
-            "run": record.name,
-            "a": str(a),
-            "b": str(b),
-            "method": method,
-            "video": str(out),
-            "csv": str(table),
-            "a_frames": frames,
-            "b_frames": len(aligned.b.embedding),
-            "tau": taus,
-            "events": transferred,
-            "seconds": round(time.monotonic() - started, 3),
-        }
-        print(json.dumps(summary, indent=1))
-        return
-    a_in_b, b_in_a = ("undefined" if tau is None else f"{tau:.4f}" for tau in taus.values())
-    print(printable(f"{out}: {frames} frames of A, each next to the matching frame of B"))
-    print(printable(f"{table}: matching pairs of frames"))
+    return {
+        "a": str(aligned.a.path),
+        "b": str(aligned.b.path),
+        "a_frames": len(aligned.a.embedding),
+        "b_frames": len(aligned.b.embedding),
+        "tau": {"a_in_b": aligned.tau_a_in_b, "b_in_a": aligned.tau_b_in_a},
+        "events": transferred,
+    }
+
+
+def _print_scores(aligned: "AlignedVideos", *, has_position: bool) -> None:
+    taus = (aligned.tau_a_in_b, aligned.tau_b_in_a)
+    a_in_b, b_in_a = ("undefined" if tau is None else f"{tau:.4f}" for tau in taus)
     print(f"Kendall's tau of the nearest frames: A in B {a_in_b}; B in A {b_in_a}")
-    if record.settings.get("position") != "none":
+    if has_position:
         print(
             "This model encodes each frame's position in its video, which raises tau even for "
             "unrelated videos:"
         )
         print("check the output video.")
-    if transferred:
+    if aligned.b_events is not None:
+        cell = format_events(aligned.b_events)
         print(
             printable(
-                f"value for {b.name} in the events column of your CSV (rounded down): "
-                f"{transferred['cell']}"
+                f"value for {aligned.b.path.name} in the events column of your CSV (rounded down): "
+                f"{cell}"
             )
         )

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+import byov
 from byov.cache.layout import check_name
 from byov.cache.runs import choose_run
 from byov.cli import videos as cli_videos
@@ -68,8 +69,6 @@ def embed(
     pts_seconds, run, model_sha256, video, source_sha256 and, if given, view.
     """
     cli_videos.keep_freed_memory()
-    from byov.apply.run import Run
-
     started = time.monotonic()
     targets = _targets(videos, out, view, file_format)
     check_outputs([*targets], targets.values(), overwrite=overwrite)
@@ -79,7 +78,7 @@ def embed(
     failures = dict[str, str]()
 
     def work() -> None:
-        loaded = Run(record, Path(), device, encoder)
+        loaded = byov.Run(record, Path(), device, encoder)
         loaded.frame_encoder(PROGRESS)
         policy: dict[str, Any] = {
             "on_truncated": on_truncated,

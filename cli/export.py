@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+import byov
 from byov.cache.runs import choose_run
 from byov.cli import videos as cli_videos
 from byov.cli.app import App
@@ -42,27 +43,18 @@ def export(
     file is a torch.export program. Each file is compared with PyTorch on several lengths; a
     difference above 1e-4 is an error.
     """
-    from byov.apply.export import SUFFIXES, check_packages, export_encoder, export_model
-    from byov.apply.run import Run
-
     outputs = [out] if frames is None else [out, frames]
     if frames is not None and frames.absolute() == out.absolute():
         raise UsageError(
             f"{out}: the model and the encoder need two files. Choose another name with --frames."
         )
-    for path in outputs:
-        if path.suffix not in SUFFIXES:
-            raise UsageError(f"{path}: the name must end in {' or '.join(SUFFIXES)}.")
-        check_packages(path)
     check_outputs(outputs, (), overwrite=overwrite, option="OUT")
     record = choose_run(runs_dir, run)
     note_unfinished([record])
-    loaded = Run(record, Path(), "cpu", encoder)
-    written = {str(out): export_model(loaded, out)}
-    if frames is not None:
-        written[str(frames)] = export_encoder(loaded, frames)
+    written = byov.export_run(byov.Run(record, Path(), "cpu", encoder), out, frames)
     if as_json:
-        print(json.dumps({"run": record.name, "max_error": written}, indent=1))
+        errors = {str(path): error for path, error in written.items()}
+        print(json.dumps({"run": record.name, "max_error": errors}, indent=1))
         return
-    for name, error in written.items():
-        print(printable(f"{name}: differs from PyTorch by at most {error:.1g}"))
+    for path, error in written.items():
+        print(printable(f"{path}: differs from PyTorch by at most {error:.1g}"))

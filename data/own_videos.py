@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from decimal import ROUND_FLOOR, Decimal
 from fnmatch import fnmatch
 from itertools import count, pairwise
 from pathlib import Path
@@ -173,6 +174,17 @@ def read_events(text: str, source: str) -> tuple[float, ...]:
             "file."
         )
     return events.times or ()
+
+
+def format_events(event_seconds: Sequence[float]) -> str:
+    """Format times for the events column of a video CSV: (2.5, 7.1) -> "2.500;7.100".
+
+    Times are rounded down, since a time after that of the frame would start the phase one frame
+    late.
+    """
+    return ";".join(
+        str(Decimal(event).quantize(Decimal("0.001"), ROUND_FLOOR)) for event in event_seconds
+    )
 
 
 def path_inside(root: Path, name: str, source: str) -> Path:

@@ -33,6 +33,7 @@ from byov.extract.encoder_names import (
     EncoderName,
     Resize,
     compute_dtype,
+    parse_encoder,
 )
 from byov.extract.preprocess import Preprocessing
 from byov.progress import NO_PROGRESS, Progress
@@ -119,7 +120,7 @@ class FrameEncoder:
 
 
 def load_encoder(
-    name: EncoderName,
+    name: EncoderName | str,
     *,
     resize: Resize = "squash",
     device: Device = "auto",
@@ -131,6 +132,7 @@ def load_encoder(
     Code that comes with a model is never run. Download bars are shown unless `progress` is
     NO_PROGRESS.
     """
+    name = parse_encoder(name) if isinstance(name, str) else name
     LOGGER.info(f"loading the encoder {name.id}")
     if name.is_imagenet:
         return _load_imagenet(name, resize, pick_device(device))

@@ -46,7 +46,7 @@ STAGES = {
         "byov.evaluate",
     },
 }
-APPLY = set.union(*STAGES.values()) | {"PIL", "onnxruntime", "byov.apply"}
+APPLY = set.union(*STAGES.values()) | {"byov", "PIL", "onnxruntime", "byov.apply"}
 REPORT = APPLY | {"matplotlib", "jinja2", "threadpoolctl", "byov.report"}
 MAY_IMPORT = STAGES | {
     "byov": {"torch", "ray"},

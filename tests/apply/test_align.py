@@ -14,11 +14,11 @@ from tests.apply.conftest import edit_config, rainbow, write_video
 
 import byov
 from byov.apply import align
-from byov.apply.align import GAP, align_videos, dtw_path, events_cell, middle_frames, nearest, tau
+from byov.apply.align import GAP, align_videos, dtw_path, middle_frames, nearest, tau
 from byov.apply.align import transfer_events as transfer
 from byov.cache.embeddings import read_embedding
 from byov.data.dataset import Video
-from byov.data.own_videos import read_events
+from byov.data.own_videos import format_events, read_events
 from byov.data.video import FrameReader
 from byov.errors import ApplyError
 
@@ -111,10 +111,10 @@ def test_events_after_the_last_frame_or_out_of_order_in_b():
 
 @pytest.mark.parametrize("fps", [10, 24, 25, 29.97, 30, 59.94, 120])
 def test_a_cell_of_events_starts_each_phase_with_its_frame(fps):
-    assert events_cell((2.5, 7.1000001)) == "2.500;7.100"
+    assert format_events((2.5, 7.1000001)) == "2.500;7.100"
     pts_seconds = np.arange(1, 400) / fps - 1 / fps  # inexact, like real frame times
     for frame in range(0, 399, 7):
-        events = read_events(events_cell((pts_seconds[frame],)), "here")
+        events = read_events(format_events((pts_seconds[frame],)), "here")
         video = Video("v", "ego", "train", path=None, events=events)
         assert video.phases(pts_seconds).index(1) == frame
 
