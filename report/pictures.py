@@ -1,11 +1,13 @@
-"""Thumbnails of video frames: find the source files, decode the frames and encode them as JPEG."""
+"""Pictures of video frames: find the source files, decode the frames, and encode them as JPEG or
+darken the tokens that are not selected.
+"""
 
 import io
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from math import sqrt
+from math import isqrt, sqrt
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +15,19 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from byov.cache.digests import fingerprint, segment_digest
-from byov.cache.features import Header, Provenance
+from byov.cache.features import Header, Provenance, video_header
+from byov.cache.hdf5 import read_array
 from byov.cache.manifest import read_sources
 from byov.data.dataset import WHOLE_FILE, FileSegment, parse_source
 from byov.data.video import DecodingPolicy, FrameReader
 from byov.device import usable_cores
 from byov.errors import CacheError, VideoError
-from byov.report.content import Pictures, Unavailable
+from byov.records import VIEWS
+from byov.report.analysis import centers, darken_excluded
+from byov.report.content import Pictures, ProgressLabels, TokenSelection, Unavailable
+from byov.report.examples import SplitEmbeddings
+from byov.train.feature_store import FeatureStore, open_training_data
+from byov.train.progress import aligned_progress
 
 # maximum size of a thumbnail in pixels
 MAX_SIDE = 400
@@ -27,6 +35,10 @@ MAX_AREA = 400 * 300
 BYTES_PER_PIXEL = 0.1  # low estimate for JPEG; larger thumbnails are scaled down
 MIN_SCALE = 0.1
 QUALITY = 72  # JPEG quality
+TOKEN_RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
+PROGRESS_FRAMES = 8
+PROGRESS_PICTURE_PX = 160 * 120
+PRELOADED_BYTES = 1 << 30
 Pixels = NDArray[np.uint8]  # (n, height, width, 3)
 
 
@@ -53,8 +65,8 @@ class SourceVideos:
         for path in self._by_name.get(name, []) + recorded:
             with suppress(OSError):  # the file is unreadable, or its name is invalid on this system
                 same_size = path.stat().st_size == provenance.source_bytes
-                found = segment_digest(fingerprint(path), segment.fragment)
-                if same_size and found == provenance.source_fingerprint:
+                digest = segment_digest(fingerprint(path), segment.fragment)
+                if same_size and digest == provenance.source_fingerprint:
                     return path
                 problem = "has changed since it was extracted. Extract it again with byov-extract."
         raise CacheError(f"{name} {problem}")
@@ -158,3 +170,67 @@ def jpeg_bytes(picture: Image.Image, quality: int = QUALITY) -> bytes:
     encoded = io.BytesIO()
     picture.save(encoded, "JPEG", quality=quality, optimize=True)
     return encoded.getvalue()
+
+
+def decode_video(
+    data: SplitEmbeddings, sources: SourceVideos, area: int, video: int, frames: Sequence[int]
+) -> Pixels:
+    """Decode frames of a video that the report shows."""
+    return sources.decode(data.feature_header(video), frames, area)
+
+
+def token_selection(
+    data: SplitEmbeddings,
+    video: int,
+    frames: tuple[int, ...],
+    samples: Sequence[int],
+    pixels: Pixels | Unavailable,
+) -> TokenSelection:
+    """Darken the tokens excluded at each ratio in some frames of a video, given the pixels of its
+    samples.
+    """
+    if isinstance(pixels, Unavailable):
+        raise CacheError(pixels.reason)
+    header = data.feature_header(video)
+    order = read_array(header.path, "order")
+    tokens = order.shape[1]
+    if not tokens or isqrt(tokens) ** 2 != tokens or order.max() >= tokens:
+        raise CacheError(f"the tokens of {data.segments[video].name} do not form a square grid")
+    cropped = header.provenance.preprocessing.startswith("crop")
+    shown = [(pixels[samples.index(frame)], order[frame]) for frame in frames]
+    pictures = [
+        [darken_excluded(*each, ratio, cropped=cropped) for each in shown] for ratio in TOKEN_RATIOS
+    ]
+    return TokenSelection(video, frames, TOKEN_RATIOS, np.array(pictures))
+
+
+def progress_labels(data: SplitEmbeddings, sources: SourceVideos) -> tuple[ProgressLabels, ...]:
+    """Return, for each view, the labels of the training video in which they differ most from
+    normalized time.
+    """
+    run = data.reader.run
+    if run.settings.get("method") != "timeline" or run.settings.get("progress_labels") != "aligned":
+        return ()
+    training = open_training_data(data.features_dir, run.dataset, run.encoder_folder, run.ratio)
+    videos = training.of("train")
+    read = FeatureStore(training, videos, PRELOADED_BYTES).read
+    labels = aligned_progress(videos, [video.view for video in videos], read, run.seed)
+    shown = []
+    for view in VIEWS:
+        gaps = [
+            np.abs(label.numpy() - np.linspace(0, 1, len(label))).mean()
+            if video.view == view
+            else 0.0
+            for video, label in zip(videos, labels, strict=True)
+        ]
+        if not max(gaps, default=0.0):
+            continue
+        video = videos[int(np.argmax(gaps))]
+        label = labels[int(np.argmax(gaps))].double().numpy()
+        frames = centers(len(label), PROGRESS_FRAMES)
+        header = video_header(training.folder, view, video.id)
+        pictures = None
+        with suppress(CacheError):
+            pictures = sources.decode(header, frames, PROGRESS_PICTURE_PX)
+        shown.append(ProgressLabels(f"{view}/{video.id}", label, frames, pictures))
+    return tuple(shown)

@@ -1,12 +1,23 @@
-"""Header and provenance of a report, without paths and timestamps."""
+"""Header and provenance of a report, and the videos it is about, without absolute paths and
+timestamps.
+"""
 
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import groupby
 from math import prod
+from pathlib import Path
 
 from byov import __version__
+from byov.cache.manifest import Manifest, load_index, read_sources
 from byov.cache.runs import MODEL_NAME, RunRecord, unfinished_text
-from byov.errors import TrainError
+from byov.data.dataset import parse_source
+from byov.data.own_videos import RESUME_MARK, UNLABELED_MARK
+from byov.errors import CacheError, TrainError
 from byov.evaluate.frames import Frames
 from byov.evaluate.readers import RunEmbeddings
+from byov.records import UNLABELED
 from byov.text import pluralize
 from byov.train.checkpoint import tensor_shapes
 from byov.train.settings import differences, resolve_settings, settings_of
@@ -77,3 +88,55 @@ def _changed_settings(run: RunRecord) -> str:
     except TrainError:
         return "not readable by this version of byov"
     return "; ".join(differences(usual, settings)) or "none"
+
+
+def manifest_rows(manifest: Manifest, dataset_folder: Path) -> tuple[dict[str, str], ...]:
+    """Return all videos in the dataset as rows of a CSV file for byov-extract --manifest.
+
+    Paths are relative to the common folder of all videos because reports are shared.
+    """
+    paths: dict[str, str] = {}
+    # The index is damaged or empty, or the videos are on different drives.
+    with suppress(CacheError, ValueError):
+        sources = read_sources(dataset_folder)
+        top = os.path.commonpath([path.parent for path in sources.values()])
+        paths = {video: path.relative_to(top).as_posix() for video, path in sources.items()}
+    fragments = load_index(dataset_folder).segments
+    rows = []
+    for video in manifest.videos:
+        row = {
+            "path": paths.get(video.id, ""),
+            "view": video.view,
+            "split": video.split,
+            "id": video.id,
+        }
+        row["events"] = events_text(video.labels or (), len(manifest.phases))
+        row["start"], row["end"] = parse_source(fragments.get(video.id, ""))[1].cells
+        rows.append(row | {"pair": video.pair or ""})
+    return tuple(rows)
+
+
+def events_text(labels: Sequence[int], phases: int) -> str:
+    """Format the first frames of the phases, such as "31f;52f", with marks where labels stop and
+    resume.
+
+    Phases that never occur start after the last frame, unless that frame is unlabeled. Return "" if
+    the labels are not consecutive phases.
+    """
+    known = [label for label in labels if label != UNLABELED]
+    if not known or known != sorted(known) or known[0] < 0 or known[-1] >= phases:
+        return ""
+    events = list[str]()
+    phase = 0
+    first = 0
+    for label, stretch in groupby(labels):
+        if label == UNLABELED:
+            events.append(f"{first}f {UNLABELED_MARK}")
+        elif label == phase and first:
+            events.append(f"{first}f {RESUME_MARK}")
+        events += [f"{first}f" for _ in range(phase, label)]
+        phase = max(phase, label)
+        first = first + len(list(stretch))
+    if labels[-1] != UNLABELED:
+        events += [f"{first}f" for _ in range(phase + 1, phases)]
+    return ";".join(events)

@@ -22,8 +22,8 @@ from byov.evaluate.table import PUBLISHED
 from byov.records import UNLABELED
 from byov.report import figures
 from byov.report.analysis import fit_points, quantize
-from byov.report.collect import TAU_STRIDE
 from byov.report.content import Content, FrameRef, RunVectors, ShownVideo
+from byov.report.examples import TAU_STRIDE
 from byov.report.pictures import jpeg_bytes
 from byov.report.style import PHASES, TIME_COLORS, paper_style
 from byov.text import printable

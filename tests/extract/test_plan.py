@@ -16,8 +16,8 @@ from byov.extract import cached_files
 from byov.extract.encoder_names import parse_encoder
 from byov.extract.plan import ExtractionOptions, make_plan
 from byov.extract.results import update_manifest
-from byov.report.collect import manifest_rows
 from byov.report.pictures import SourceVideos
+from byov.report.provenance import manifest_rows
 
 TINY = ("--encoder", "random/tiny")
 

@@ -23,8 +23,9 @@ from byov.cache.runs import read_config, read_run
 from byov.cli.extract import main as extract_main
 from byov.cli.report import main as report_main
 from byov.cli.train import main as train_main
-from byov.report.collect import SplitEmbeddings, collect, read_split
+from byov.report.collect import collect
 from byov.report.content import Content
+from byov.report.examples import SplitEmbeddings, read_split
 from byov.report.page.render import render_page
 
 DATASET = "tea"

@@ -21,9 +21,10 @@ from byov.evaluate.protocols import Segment
 from byov.evaluate.readers import RunEmbeddings
 from byov.evaluate.scope import choose_scope
 from byov.report.analysis import tsne
-from byov.report.collect import collect, events_cell, limit_videos, page_budget, read_curves
+from byov.report.collect import collect, page_budget, read_curves
 from byov.report.content import Curve
-from byov.report.provenance import facts
+from byov.report.examples import limit_videos
+from byov.report.provenance import events_text, facts
 from byov.train.progress import aligned_progress
 
 TRAIN = ("train_ego_0", "train_ego_1", "train_exo_0", "train_exo_1")
@@ -287,7 +288,7 @@ def test_manifest_rows_are_the_csv_that_was_extracted(collected, shared_project)
     ],
 )
 def test_events_are_read_back_as_the_same_labels(labels, text, tmp_path):
-    assert events_cell(labels, 3) == text
+    assert events_text(labels, 3) == text
     if text:
         for name in ("a.mp4", "b.mp4"):
             (tmp_path / name).touch()

@@ -13,9 +13,14 @@ from byov.cache.features import FeatureWriter, read_header
 from byov.cache.hdf5 import read_array
 from byov.data.dataset import FileSegment
 from byov.errors import CacheError, StaleError
-from byov.report.collect import attempt, token_selection
+from byov.report.collect import attempt
 from byov.report.content import Unavailable
-from byov.report.pictures import SourceVideos, decode_frames, encode_pictures
+from byov.report.pictures import (
+    SourceVideos,
+    decode_frames,
+    encode_pictures,
+    token_selection,
+)
 
 
 def test_each_picture_shows_its_frame_of_its_video(collected):
