@@ -43,6 +43,7 @@ from byov.sweeps.paper_tables import (
     plan_paper,
     shipped_grid,
 )
+from byov.sweeps.score_curves import write_score_curves
 from byov.sweeps.sweep import RunStatus, SweepResult, run_status, sweep, sweep_workers
 from byov.sweeps.sweep_tables import sweep_results, sweep_tables
 from byov.text import format_duration, pluralize, printable
@@ -206,9 +207,6 @@ def paper(
         return
     results = paper_results(plan, result, options.folders)
     if out is not None:
-        # Deferred, because it imports matplotlib.
-        from byov.sweeps.score_curves import write_score_curves
-
         for paper_result in results:
             if paper_result.panels:
                 write_score_curves(

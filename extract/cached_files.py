@@ -103,7 +103,7 @@ class CacheReader:
 
     def _source_change(
         self,
-        found: Provenance,
+        provenance: Provenance,
         path: Path,
         source: os.stat_result,
         file: os.stat_result,
@@ -116,18 +116,18 @@ class CacheReader:
         Compares the size and a sample of the bytes, or all bytes if the video was modified after
         the features.
         """
-        if found.source_bytes != source.st_size:
+        if provenance.source_bytes != source.st_size:
             return (
-                f"from {found.source_name} of {found.source_bytes} bytes, but {path} has "
+                f"from {provenance.source_name} of {provenance.source_bytes} bytes, but {path} has "
                 f"{source.st_size}"
             )
         whole = verify or source.st_mtime_ns > file.st_mtime_ns
-        expected = found.source_sha256 if whole else found.source_fingerprint
-        of_file = self._sha256(path) if whole else fingerprint(path)
-        now = segment_digest(of_file, parse_source(found.source_name)[1].fragment)
+        expected = provenance.source_sha256 if whole else provenance.source_fingerprint
+        digest = self._sha256(path) if whole else fingerprint(path)
+        now = segment_digest(digest, parse_source(provenance.source_name)[1].fragment)
         if now != expected:
             return (
-                f"from {found.source_name} with digest {expected[:12]}, but {path} has "
+                f"from {provenance.source_name} with digest {expected[:12]}, but {path} has "
                 f"changed to {now[:12]}"
             )
         return ""

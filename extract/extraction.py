@@ -19,7 +19,7 @@ from byov.device import Device
 from byov.errors import ClusterError, ProcessLost
 from byov.extract.encoder_names import EncoderName, Resize, parse_encoder
 from byov.extract.encoders import FrameEncoder, load_encoder
-from byov.extract.pipeline import Pipeline, encoder_identity
+from byov.extract.pipeline import Pipeline, feature_provenance
 from byov.extract.plan import DEFAULT_RATIOS, ExtractionOptions, Job, OnMismatch, Plan, make_plan
 from byov.extract.results import ExtractedFeatures, VideoOutcome, record_results
 from byov.extract.source import VideoSource
@@ -140,7 +140,7 @@ def extract_plan(
     if cluster is not None:
         return record_results(plan, *_extract_on_cluster(plan, jobs, cluster, progress, stop))
     encoder = _load(plan.encoder, plan.options, progress)
-    plan.refuse_other_identity(encoder_identity(encoder))
+    plan.refuse_other_identity(feature_provenance(encoder).identity())
     return record_results(
         plan,
         *_collect(lambda frames: Pipeline(encoder, plan.options, frames).run(jobs), jobs, progress),
@@ -208,7 +208,7 @@ def _extract_on_cluster(
             cluster, plan.folder, video_of_each_folder, tasks=len(jobs), stop=stop
         ) as workers:
             identity, *others = workers.call_all(
-                lambda _: encoder_identity(_worker_encoder(name, options)), stop
+                lambda _: feature_provenance(_worker_encoder(name, options)).identity(), stop
             )
             for other in others:
                 _refuse_difference(identity, other)
@@ -238,7 +238,7 @@ class ExtractVideos:
 
     def __call__(self, stop: Stop) -> list[VideoOutcome]:
         encoder = _worker_encoder(self.encoder, self.options)
-        _refuse_difference(self.identity, encoder_identity(encoder))
+        _refuse_difference(self.identity, feature_provenance(encoder).identity())
         with Stoppable(NO_PROGRESS, stop).bar("frames", unit="frame") as frames:
             return list(Pipeline(encoder, self.options, frames).run(self.jobs))
 

@@ -49,23 +49,30 @@ def decoder_threads(
     return workers, max(1, cores // workers)
 
 
-def encoder_identity(encoder: FrameEncoder) -> dict[str, str]:
-    """Return the identity of features from this encoder, like `Provenance.identity` for a file."""
-    return _provenance(encoder).identity()
-
-
-def _provenance(encoder: FrameEncoder, **source: Any) -> Provenance:
-    unknown = dict.fromkeys(
-        ("video", "view", "source_name", "source_sha256", "source_fingerprint"), ""
-    )
+def feature_provenance(
+    encoder: FrameEncoder,
+    *,
+    video: str = "",
+    view: str = "",
+    source_name: str = "",
+    source_bytes: int = 0,
+    source_sha256: str = "",
+    source_fingerprint: str = "",
+) -> Provenance:
+    """Describe features from an encoder; `identity()` of the result does not need a video."""
     return Provenance(
+        video=video,
+        view=view,
+        source_name=source_name,
+        source_bytes=source_bytes,
+        source_sha256=source_sha256,
+        source_fingerprint=source_fingerprint,
         encoder=encoder.name.id,
         encoder_revision=encoder.name.revision or "",
         encoder_sha256=encoder.sha256,
         preprocessing=encoder.preprocessing.describe(),
         compute_dtype=str(encoder.dtype).removeprefix("torch."),
         decoder=DECODER,
-        **({"source_bytes": 0} | unknown | source),
     )
 
 
@@ -151,16 +158,19 @@ def _decode(
             "Re-export the labels or "
             "use --on-mismatch trim."
         )
-    source = {
-        "source_name": f"{path.name}{fragment}",
-        "source_bytes": state[1],
-        "source_sha256": segment_digest(sha256, fragment),
-        "source_fingerprint": segment_digest(fingerprint(path), fragment),
-    }
+    provenance = feature_provenance(
+        encoder,
+        video=job.video.id,
+        view=job.video.view,
+        source_name=f"{path.name}{fragment}",
+        source_bytes=state[1],
+        source_sha256=segment_digest(sha256, fragment),
+        source_fingerprint=segment_digest(fingerprint(path), fragment),
+    )
     if file_state(path) != state:
         raise DatasetError(f"{path}: changed while it was read. Run again once it is complete.")
     yield {
-        "provenance": _provenance(encoder, video=job.video.id, view=job.video.view, **source),
+        "provenance": provenance,
         "fps": reader.fps,
         "truncated": reader.truncated,
         "corrupt_frames": reader.corrupt_frames,

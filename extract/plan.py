@@ -157,41 +157,41 @@ def make_plan(
     for video in dataset.videos[first - 1 :: step]:
         path = video_path(folder, video.view, video.id)
         state: State = "missing"
-        found = None
+        cached = None
         reason = ""
         kept = tuple[str, ...]()
         try:
-            found = reader.read(video, verify_source=options.verify_sources)
+            cached = reader.read(video, verify_source=options.verify_sources)
         except CacheError as error:
             state = "stale"
             reason = str(error)
-        if found is not None:
-            reason = _staleness(found, video, options)
+        if cached is not None:
+            reason = _staleness(cached, video, options)
             state = "stale" if reason else "cached"
             if (
-                conflict := _identity_conflict(found.identity, encoder, options)
-                or found.source_change
+                conflict := _identity_conflict(cached.identity, encoder, options)
+                or cached.source_change
             ):
                 state = "conflict"
                 reason = f"{path}: made {conflict}"
-            kept = () if options.overwrite else found.indexed.ratios
+            kept = () if options.overwrite else cached.indexed.ratios
         if options.overwrite and state != "missing":
             state = "stale"
             reason = "--overwrite"
         ratios = tuple(sorted({*map(float, options.ratios), *map(float, kept)}))
-        jobs.append(Job(video, path, state, reason, found, ratios))
+        jobs.append(Job(video, path, state, reason, cached, ratios))
     return Plan(dataset, encoder, folder, options, tuple(jobs))
 
 
-def _staleness(found: CachedFile, video: Video, options: ExtractionOptions) -> str:
+def _staleness(cached: CachedFile, video: Video, options: ExtractionOptions) -> str:
     """Return the reason why a video must be extracted again, or "" if there is none."""
-    if found.fragment != video.segment.fragment:
+    if cached.fragment != video.segment.fragment:
         return "its start or end has changed"
     if lacking := [
-        key for key in map(ratio_key, options.ratios) if key not in found.indexed.ratios
+        key for key in map(ratio_key, options.ratios) if key not in cached.indexed.ratios
     ]:
         return f"lacks ratio {' '.join(lacking)}"
-    frames = found.indexed.frames
+    frames = cached.indexed.frames
     labels = frames if video.labels is None else len(video.labels)
     if labels < frames or (labels > frames and options.on_mismatch == "error"):
         return f"{pluralize(frames, 'frame')} but {pluralize(labels, 'label')}"
@@ -199,7 +199,7 @@ def _staleness(found: CachedFile, video: Video, options: ExtractionOptions) -> s
 
 
 def _identity_conflict(
-    found: Mapping[str, str], encoder: EncoderName, options: ExtractionOptions
+    identity: Mapping[str, str], encoder: EncoderName, options: ExtractionOptions
 ) -> str:
     """Describe how the identity of a file differs from the requested one; return "" if it does
     not.
@@ -209,17 +209,17 @@ def _identity_conflict(
         expected["revision"] = encoder.revision
     if options.device != "auto":
         expected["compute type"] = compute_dtype(options.device)
-    resize = {"preprocessing": found["preprocessing"].partition(" ")[0]}
-    difference = identity_difference({**found, **resize}, expected)
+    resize = {"preprocessing": identity["preprocessing"].partition(" ")[0]}
+    difference = identity_difference({**identity, **resize}, expected)
     return difference and f"with {difference}"
 
 
 def _pin_revision(encoder: EncoderName, folder: Path) -> EncoderName:
     for path in cached_files(folder):
         with suppress(CacheError):
-            found = read_header(path).provenance
-            if found.encoder == encoder.id:
-                return replace(encoder, revision=found.encoder_revision)
+            provenance = read_header(path).provenance
+            if provenance.encoder == encoder.id:
+                return replace(encoder, revision=provenance.encoder_revision)
     return encoder
 
 
@@ -251,8 +251,6 @@ def _check_video(job: Job) -> dict[str, Any]:
         "view": video.view,
         "split": video.split,
         "state": job.state,
-    }
-    check |= {
         "frames": job.frames,
         "labels": labels,
         "events": len(video.events or ()),
@@ -260,24 +258,22 @@ def _check_video(job: Job) -> dict[str, Any]:
         "fps": None,
     }
     try:
-        found = probe(video.path, video.segment)
+        probed = probe(video.path, video.segment)
     except VideoError as error:
         return check | {"problem": str(error)}
-    problem = video.late_events(found.frames, found.last_seconds)
+    problem = video.late_events(probed.frames, probed.last_seconds)
     if job.state == "conflict":
         problem = job.reason
-    elif found.truncation:
-        problem = f"{video.source}: {found.truncation}"
-    elif job.frames is None and labels not in (None, found.frames):
+    elif probed.truncation:
+        problem = f"{video.source}: {probed.truncation}"
+    elif job.frames is None and labels not in (None, probed.frames):
         problem = (
-            f"{video.path}: {pluralize(found.frames, 'frame')} in the file but "
+            f"{video.path}: {pluralize(probed.frames, 'frame')} in the file but "
             f"{pluralize(labels or 0, 'label')}"
         )
-    size = f"{found.width}x{found.height}"
-    fps = round(found.fps, 2)
     return check | {
-        "frames": job.frames or found.frames,
-        "size": size,
-        "fps": fps,
+        "frames": job.frames or probed.frames,
+        "size": f"{probed.width}x{probed.height}",
+        "fps": round(probed.fps, 2),
         "problem": problem,
     }

@@ -88,7 +88,7 @@ def update_manifest(
     path = folder.with_name("manifest.json")
     with exclusive(path.with_name(".lock")):
         reader = CacheReader(folder)
-        found = dict[str, CachedFile]()
+        cached = dict[str, CachedFile]()
         entries = list[VideoEntry]()
         for video in dataset.videos:
             try:
@@ -97,7 +97,7 @@ def update_manifest(
                 file = None
             earlier = reader.entries.get(video.id)
             if file is not None and file.fragment == video.segment.fragment:
-                found[video.id] = file
+                cached[video.id] = file
                 entries.append(file.entry)
                 if late := _late_events(
                     video, file.entry, video_path(reader.folder, video.view, video.id)
@@ -109,8 +109,8 @@ def update_manifest(
             else:
                 entries.append(manifest_entry(video, None, None, video.labels))
         Manifest(dataset.name, dataset.phase_names, dataset.action_names, tuple(entries)).save(path)
-        _save_index(dataset, path, reader, found)
-        others = {video.id for video in dataset.videos} - tried - found.keys()
+        _save_index(dataset, path, reader, cached)
+        others = {video.id for video in dataset.videos} - tried - cached.keys()
         _record_failures(folder, others, failures)
 
 
@@ -124,12 +124,12 @@ def _late_events(video: Video, entry: VideoEntry, path: Path) -> str:
 
 
 def _save_index(
-    dataset: Dataset, manifest: Path, reader: CacheReader, found: Mapping[str, CachedFile]
+    dataset: Dataset, manifest: Path, reader: CacheReader, cached: Mapping[str, CachedFile]
 ) -> None:
-    identity = next((dict(file.identity) for file in found.values()), {})
+    identity = next((dict(file.identity) for file in cached.values()), {})
     files = {
         video: file.indexed
-        for video, file in found.items()
+        for video, file in cached.items()
         if not file.source_change and file.identity == identity
     }
     index = FileIndex(

@@ -144,9 +144,9 @@ class VideoSource:
             write_text(next_to_features, to_csv(videos))
             table = next_to_features
         counts = Counter(f"{video.split} {video.view}" for video in videos)
-        found = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+        listed_counts = ", ".join(f"{count} {kind}" for kind, count in counts.items())
         LOGGER.info(
-            f"videos: {found}; listed in {table} (edit it to change splits or add events, then run "
-            "again)"
+            f"videos: {listed_counts}; listed in {table} (edit it to change splits or add events, "
+            "then run again)"
         )
         return read_own_videos(name, table, folder=folder)

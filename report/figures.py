@@ -201,10 +201,10 @@ def draw_projection(content: Content, projection: parts.Projection) -> Figure:
         ]
         keys += [(style.NO_PHASE, "no label")] if None in phases else []
     else:
-        colors = [style.TIME_COLORS(frame / max(video.frames - 1, 1)) for video, frame in frames]
+        colors = [style.time_colors()(frame / max(video.frames - 1, 1)) for video, frame in frames]
         keys = [
-            (to_hex(style.TIME_COLORS(0.0)), "start of the video"),
-            (to_hex(style.TIME_COLORS(1.0)), "end"),
+            (to_hex(style.time_colors()(0.0)), "start of the video"),
+            (to_hex(style.time_colors()(1.0)), "end"),
         ]
     entries: Entries = [
         (Line2D([], [], color=INK, marker=marker, markersize=4, linestyle=""), view)

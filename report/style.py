@@ -1,21 +1,23 @@
-"""Figure style: sizes from the CVPR template, colors, fonts, legends and files."""
+"""Figure style: sizes from the CVPR template, colors, fonts, legends and files.
+
+matplotlib is imported where it is used, because importing it takes a second.
+"""
 
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Any
-
-import matplotlib.style
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
-from matplotlib.ticker import MaxNLocator
+from typing import TYPE_CHECKING, Any
 
 from byov.cache.atomic import replacing_file
 from byov.text import printable
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.figure import Figure
 
 COLUMN_INCHES = 3.25
 PAGE_INCHES = 6.875
@@ -31,8 +33,6 @@ RULE = "#dddddd"
 # Adapted from the Okabe-Ito palette; must match --phase-0 to --phase-7 in page.css.
 PHASES = ("#0072b2", "#dd8a00", "#00966e", "#b9518f", "#4a9fd8", "#c04a00", "#8f8200", "#70757c")
 NO_PHASE = "#c9ccd1"
-# Same as .ramp in page.css.
-TIME_COLORS = LinearSegmentedColormap.from_list("time", ["#2a7fd0", "#e07b00"])
 QUERY = "#1769c2"
 RIGHT = "#1c7443"
 WRONG = "#c8322b"
@@ -51,9 +51,19 @@ _STYLE: dict[Any, Any] = {
 }
 
 
+@cache
+def time_colors() -> "LinearSegmentedColormap":
+    """Return the color map for the time in a video, as .ramp in page.css."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("time", ["#2a7fd0", "#e07b00"])
+
+
 @contextmanager
 def paper_style() -> Iterator[None]:
     """Apply matplotlib's defaults and the style above, ignoring the user's matplotlibrc."""
+    import matplotlib.style
+
     with matplotlib.style.context(_STYLE, after_reset=True), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         yield
@@ -73,11 +83,13 @@ def fit_text(text: str, inches: float, points: float = SMALL_POINTS) -> str:
     return shown if len(shown) <= limit else "…" + shown[len(shown) - limit + 1 :]
 
 
-def tidy(axes: Axes, *, integer_x: bool = False) -> None:
+def tidy(axes: "Axes", *, integer_x: bool = False) -> None:
     """Remove the top and right spines and add a horizontal grid;
 
     `integer_x` puts the x-axis ticks at integers.
     """
+    from matplotlib.ticker import MaxNLocator
+
     if integer_x:
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
     axes.spines[["top", "right"]].set_visible(False)
@@ -95,7 +107,7 @@ def legend_columns(names: Sequence[str]) -> int:
 
 
 def legend(
-    owner: Axes | Figure, entries: Sequence[tuple[Artist, str]], inches: float, **options: Any
+    owner: "Axes | Figure", entries: Sequence[tuple["Artist", str]], inches: float, **options: Any
 ) -> None:
     """Draw a legend.
 
@@ -108,8 +120,10 @@ def legend(
         text.set_text(fit_text(name, inches))
 
 
-def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
+def save_figure(figure: "Figure", folder: Path, name: str) -> list[Path]:
     """Write <name>.png and <name>.pdf without timestamps."""
+    from matplotlib.image import AxesImage
+
     png = folder / f"{name}.png"
     pdf = folder / f"{name}.pdf"
     options = {"compress_level": 4}  # takes half the time of level 6 and is hardly larger

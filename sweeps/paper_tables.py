@@ -216,14 +216,14 @@ def paper_results(
         planned = plan_runs(grids, folders.features, allow_missing=True)
         runs = [run for run in planned if not run.missing]
         for dataset in dict.fromkeys(run.dataset for run in runs):
-            of_dataset = [run for run in runs if run.dataset == dataset]
-            if groups := row_groups(of_dataset, result, folders):
+            dataset_runs = [run for run in runs if run.dataset == dataset]
+            if groups := row_groups(dataset_runs, result, folders):
                 subject = PAPER_TABLES[name].subject + (
                     ", small models" if grids[0].name == SMALL else ""
                 )
-                results.append(_paper_result(name, subject, of_dataset, groups, result, folders))
+                results.append(_paper_result(name, subject, dataset_runs, groups, result, folders))
     # Skip datasets without any of the table's scores.
-    return [one for one in results if one.table.measured]
+    return [result for result in results if result.table.measured]
 
 
 def _paper_result(

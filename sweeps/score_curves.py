@@ -3,13 +3,15 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-
-from matplotlib.artist import Artist
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from byov.report import style
 from byov.report.style import LEGEND_ROW_INCHES, PAGE_INCHES, legend, phase_color
 from byov.sweeps.paper_tables import ScorePanel
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.figure import Figure
 
 
 def write_score_curves(
@@ -20,8 +22,10 @@ def write_score_curves(
         return style.save_figure(draw_score_curves(panels, setting), folder, name)
 
 
-def draw_score_curves(panels: Sequence[ScorePanel], setting: str) -> Figure:
+def draw_score_curves(panels: Sequence[ScorePanel], setting: str) -> "Figure":
     """Draw scores with error bars, and published scores as dotted lines."""
+    from matplotlib.figure import Figure  # takes a second
+
     figure = Figure(layout="constrained")
     entries: dict[str, Artist] = {}
     for index, panel in enumerate(panels, start=1):

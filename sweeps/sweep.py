@@ -39,6 +39,7 @@ from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable, never
 from byov.sweeps.estimates import estimate_runs, total_time
 from byov.sweeps.grids import SWEEP_FOLDER, Folders, PlannedRun, joint_scope
 from byov.text import format_duration, pluralize
+from byov.train.run import train_run
 from byov.train.settings import differences, settings_of
 from byov.workers import ClusterOptions, LocalWorkers, RayWorkers, Workers
 
@@ -48,7 +49,7 @@ UNTRAINED_NAME = "scores-untrained.json"
 FAILURE_NAME = ".failure.json"  # hidden, so that a folder with only this file is treated as empty
 LOCK_SECONDS = 10.0  # how long to wait for another process to release a run
 GRACE_SECONDS = 60.0  # time for runs to write a checkpoint when stopped
-RunState = Literal["to train", "to resume", "cannot run", "finished", "failed", "stopped"]
+SweepState = Literal["to train", "to resume", "cannot run", "finished", "failed", "stopped"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class RunStatus:
     """State of a run before or after a sweep."""
 
     name: str
-    state: RunState
+    state: SweepState
     detail: str = ""  # reason for a failure, or training progress
     seconds: float = 0.0  # time spent in this sweep
 
@@ -110,8 +111,6 @@ class RunTask:
         )
         if is_pruned or (folder / SCORES_NAME).exists():
             return
-        from byov.train.run import train_run
-
         is_started = (folder / CONFIG_NAME).exists()
         train_run(
             self.name,
@@ -236,9 +235,9 @@ def baseline_tasks(runs: Sequence[PlannedRun], folders: Folders) -> list[ScoreTa
     """
     tasks = []
     for dataset in dict.fromkeys(run.dataset for run in runs):
-        of_dataset = [run for run in runs if run.dataset == dataset]
-        scope = joint_scope([run.scope for run in of_dataset])
-        inputs = {(run.encoder_folder, f"merged/{ratio_key(run.ratio)}") for run in of_dataset}
+        dataset_runs = [run for run in runs if run.dataset == dataset]
+        scope = joint_scope([run.scope for run in dataset_runs])
+        inputs = {(run.encoder_folder, f"merged/{ratio_key(run.ratio)}") for run in dataset_runs}
         by_column = sorted(inputs, key=lambda pair: pair[::-1])
         names: dict[str, EmbeddingReader] = {
             dataset: TimeOnly(read_manifest(folders.features, dataset))
@@ -258,7 +257,7 @@ def run_status(run: PlannedRun, folders: Folders) -> RunStatus:
     folder = folders.runs / run.name
     record = read_run(folders.runs, run.name) if (folder / CONFIG_NAME).exists() else None
     if record is not None:
-        found = (record.dataset, record.encoder_folder, record.column, record.method)
+        recorded = (record.dataset, record.encoder_folder, record.column, record.method)
         wanted = (
             run.dataset,
             run.encoder_folder,
@@ -266,8 +265,8 @@ def run_status(run: PlannedRun, folders: Folders) -> RunStatus:
             run.settings.method,
         )
         other = (
-            [", ".join(found)]
-            if found != wanted
+            [", ".join(recorded)]
+            if recorded != wanted
             else differences(run.settings, settings_of(record))
         )
         if other:

@@ -25,7 +25,7 @@ from byov.report.analysis import fit_points, quantize
 from byov.report.content import Content, FrameRef, RunVectors, ShownVideo
 from byov.report.examples import TAU_STRIDE
 from byov.report.pictures import jpeg_bytes
-from byov.report.style import PHASES, TIME_COLORS, paper_style
+from byov.report.style import PHASES, paper_style, time_colors
 from byov.text import printable
 
 CSS_PX_PER_INCH = 125  # scales the 8 pt text in charts to 14 px, as on the page
@@ -141,7 +141,7 @@ def _points(content: Content) -> list[tuple[str, str, str]]:
         video = content.videos[ref.video]
         phase = content.videos[ref.video].phase(ref.frame)
         name = "unlabeled" if phase is None else f"p{phase % len(PHASES)}"
-        color = to_hex(TIME_COLORS(ref.frame / max(video.frames - 1, 1)))
+        color = to_hex(time_colors()(ref.frame / max(video.frames - 1, 1)))
         points.append((video.view, name if content.phases else "", color))
     return points
 
