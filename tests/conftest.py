@@ -13,6 +13,7 @@ import h5py
 import pytest
 from tests.processes import ENVIRONMENT as PLAIN_ENVIRONMENT
 from tests.processes import Command, Ran
+from tests.ray_processes import RayProcesses, TwoMachines
 
 from byov.cache.digests import array_sha256, json_sha256
 from byov.cache.hdf5 import read_attributes, stored_attribute
@@ -189,3 +190,17 @@ def _update_digests(file, *, values):
     attributes["header_sha256"] = json_sha256(attributes)
     for name in ("columns", "header_sha256"):
         file.attrs[name] = stored_attribute(attributes[name])
+
+
+@pytest.fixture(scope="module")
+def ray():
+    processes = RayProcesses()
+    yield processes
+    processes.close()
+
+
+@pytest.fixture(scope="module")
+def machines(ray):
+    machines = TwoMachines(ray)
+    yield machines
+    machines.close()

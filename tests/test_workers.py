@@ -1,13 +1,20 @@
-"""Tests of tasks in local processes: results, exceptions, lost workers and stopping."""
+"""Tests of both executors: results, exceptions, lost workers and stopping."""
 
 import os
+import shutil
+import signal
+import socket
 import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
-from byov.errors import Interrupted, ProcessLost
-from byov.workers import LocalWorkers
+from byov.errors import ClusterError, Interrupted, ProcessLost
+from byov.workers import ClusterOptions, LocalWorkers, RayWorkers, ray_session
 
+needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
 MODULE = """
 import os, time
 from dataclasses import dataclass
@@ -36,10 +43,22 @@ def code(tmp_path, monkeypatch):
     return code_tasks.Code
 
 
-@pytest.fixture
-def workers():
-    with LocalWorkers(2) as workers:
+@pytest.fixture(params=["local", pytest.param("ray", marks=[needs_ray, pytest.mark.slow])])
+def workers(request, tmp_path, monkeypatch):
+    """Executor with two workers."""
+    if request.param == "local":
+        with LocalWorkers(2) as workers:
+            yield workers
+        return
+    folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # short enough for Ray's sockets
+    monkeypatch.setenv("RAY_TMPDIR", str(folder))
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "a" * 32)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # of the workers
+    handler = signal.getsignal(signal.SIGTERM)
+    with RayWorkers(ClusterOptions(workers=2), tmp_path, [], tasks=9) as workers:
         yield workers
+    signal.signal(signal.SIGTERM, handler)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_results_exceptions_and_lost_workers(workers, code, tmp_path, caplog):
@@ -98,3 +117,14 @@ def test_stop_reaches_running_tasks_and_starts_no_others(workers, code, tmp_path
         list(workers.run(tasks, stop=stop, grace_seconds=60))
     assert seen[-1] == paths[:2]
     assert not any(path.exists() for path in paths)
+
+
+@needs_ray
+def test_an_address_without_a_cluster_is_refused():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with (
+        pytest.raises(ClusterError, match=f"127.0.0.1:{port}: cannot connect .*ray start"),
+        ray_session(ClusterOptions(f"127.0.0.1:{port}")),
+    ):
+        pass

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import sys
 import time
 from importlib.util import find_spec
@@ -20,10 +19,9 @@ from tests.sweeps.tiny_sweeps import contents
 from byov.cache.verify import verify_folder
 from byov.cli.extract import main
 from byov.data.dataset import Video
-from byov.errors import ClusterError
 from byov.extract.extraction import MAX_VIDEOS, split_jobs
 from byov.extract.plan import Job
-from byov.workers import MAX_LOSSES, ClusterOptions, ray_session
+from byov.workers import MAX_LOSSES
 
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
 LONG = 600  # in frames; long enough that a process can be killed during extraction
@@ -225,17 +223,6 @@ def test_without_ray_the_error_names_the_extra(call, tmp_path, monkeypatch):
     ran = call(main, "byov-extract", "--manifest", tmp_path / "none.csv", "--cluster", "local")
     assert ran.code == 2
     assert "byov-egoexo[cluster]" in ran.err
-
-
-@needs_ray
-def test_an_address_without_a_cluster_is_refused():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    with (
-        pytest.raises(ClusterError, match=f"127.0.0.1:{port}: cannot connect .*ray start"),
-        ray_session(ClusterOptions(f"127.0.0.1:{port}")),
-    ):
-        pass
 
 
 def test_chunks_hold_every_video_once(tmp_path):
