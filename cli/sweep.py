@@ -45,7 +45,7 @@ from byov.sweeps.paper_tables import (
 )
 from byov.sweeps.score_curves import write_score_curves
 from byov.sweeps.sweep import RunStatus, SweepResult, run_status, sweep, sweep_workers
-from byov.sweeps.sweep_tables import sweep_results, sweep_tables
+from byov.sweeps.sweep_tables import sweep_results
 from byov.text import format_duration, pluralize, printable
 from byov.workers import ClusterOptions
 
@@ -283,9 +283,10 @@ def _sweep(
 
 def _print_datasets(planned: Sequence[PlannedRun], result: SweepResult, options: _Options) -> None:
     """Print and save the tables of each dataset and of their mean."""
-    scored = sweep_results(planned, result, options.folders)
-    document = {"datasets": {results.title: document for results, document in scored}}
-    tables = sweep_tables([results for results, _ in scored])
+    datasets = sweep_results(planned, result, options.folders)
+    document = {"datasets": {results.title: results.to_dict() for results in datasets}}
+    tables = [table for results in datasets for table in results.tables()]
+    tables.sort(key=lambda table: not table.is_main)
     _print_results(document, tables, result, options)
 
 

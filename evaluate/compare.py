@@ -36,7 +36,7 @@ from byov.evaluate.readers import (
     read_manifest,
 )
 from byov.evaluate.scope import ALL, Scope, file_scope
-from byov.evaluate.table import Row, Rows, Table, first_row, mean_rows, sort_rows
+from byov.evaluate.table import Row, Rows, Table, ahead_columns, first_row, mean_rows, sort_rows
 from byov.evaluate.tasks import EvaluationOptions, find_tasks, score_frames, table_columns
 from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable, never
 from byov.text import pluralize
@@ -93,6 +93,7 @@ class Results:
     rows: dict[Protocol, list[Row]]  # in table order
     counts: dict[Protocol, dict[str, int]]  # numbers of videos, ego videos, exo videos and frames
     left_out: tuple[str, ...] = ()  # videos that were never extracted
+    unlisted: tuple[Rows, ...] = ()  # further rows, saved in results.json but not in tables
 
     def published(self, protocol: Protocol) -> list[Row]:
         """Return the paper's rows, which exist only for whole videos of the test split."""
@@ -106,23 +107,20 @@ class Results:
         """Return the tables for all protocols and scored tasks, main tables first."""
         tables = []
         for protocol, rows in self.rows.items():
-            shown = table_columns(self.scope.tasks, self.scope.options, protocol)
             counts = self.counts[protocol]
-            noun = "sub-clip" if protocol == "trimmed" else "video"
-            size = (
-                f"{pluralize(counts['videos'], noun)}, {counts['ego']} ego and {counts['exo']} exo"
-            )
+            videos = pluralize(counts["videos"], "sub-clip" if protocol == "trimmed" else "video")
+            size = f"{videos}, {counts['ego']} ego and {counts['exo']} exo"
             size += f", {pluralize(counts['frames'], 'frame')}"
+            name = f"{self.title}, {self.scope.split} split, {protocol} protocol"
+            all_rows = (*rows, *self.published(protocol))
+            notes = self._notes(protocol)
+            shown = table_columns(self.scope.tasks, self.scope.options, protocol)
+            main = next(iter(shown), "")
             for subject, columns in shown.items():
-                title = (
-                    f"{self.title}, {self.scope.split} split, {protocol} protocol: "
-                    f"{subject} ({size})"
-                )
-                all_rows = (*rows, *self.published(protocol))
-                is_main = subject == next(iter(shown))
-                tables.append(
-                    Table(title, columns, all_rows, self._notes(protocol), is_main=is_main)
-                )
+                if subject == main:
+                    columns += ahead_columns(self.rows)
+                title = f"{name}: {subject} ({size})"
+                tables.append(Table(title, columns, all_rows, notes, is_main=subject == main))
         return sorted(tables, key=lambda table: not table.is_main)
 
     def to_dict(self) -> dict[str, Any]:
@@ -135,7 +133,13 @@ class Results:
             **self._conditions(),
             "left_out": self.left_out,
             "protocols": {
-                protocol: {**self.counts[protocol], "rows": [row.to_dict() for row in rows]}
+                protocol: {
+                    **self.counts[protocol],
+                    "rows": [
+                        row.to_dict()
+                        for row in (*rows, *(more[protocol] for more in self.unlisted))
+                    ],
+                }
                 for protocol, rows in self.rows.items()
             },
             "published": [row.to_dict() for row in self.published("standard")],

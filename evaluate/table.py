@@ -26,6 +26,17 @@ ABSENT = "-"
 COUNTED = ("classification/", "retrieval/map@10/", "actions/")
 # Few methods are designed for the online protocol.
 COUNTED_PROTOCOLS: tuple[Protocol, ...] = ("standard", "trimmed")
+AHEAD_OF = {
+    "frozen": "frozen",
+    "standardized": "standardized",
+    "time": "Time only",
+    "untrained": "Untrained",
+}
+AHEAD = (
+    "columns ahead: number of F1 and mAP columns, standard and trimmed, in which a row is higher "
+    "than the best frozen features, the best standardized ones, Time only, and the same model at "
+    "initialization"
+)
 PUBLISHED = "published in the paper, not measured here"
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -150,9 +161,9 @@ def columns_ahead(row: Row, *baselines: Row) -> tuple[int, int]:
     ahead = compared = 0
     for name in (name for name in row.scores if name.startswith(COUNTED)):
         own = row.value(name)
-        others = [value for one in baselines if (value := one.value(name)) is not None]
-        if own is not None and others:
-            ahead += own > max(others)
+        values = [value for other in baselines if (value := other.value(name)) is not None]
+        if own is not None and values:
+            ahead += own > max(values)
             compared += 1
     return ahead, compared
 
@@ -172,10 +183,10 @@ def verdict(rows: Mapping[Any, Sequence[Row]], only: str | None = None) -> str:
     """
     ahead = Counter[str]()
     compared = Counter[str]()
-    for of_protocol in (rows[protocol] for protocol in COUNTED_PROTOCOLS if protocol in rows):
-        clocks = [row for row in of_protocol if row.kind == "time"]
-        trained = [row for row in of_protocol if _is_trained(row)]
-        in_means = [one["run"] for row in trained for one in row.origin.get("runs", ())]
+    for shown in (rows[protocol] for protocol in COUNTED_PROTOCOLS if protocol in rows):
+        clocks = [row for row in shown if row.kind == "time"]
+        trained = [row for row in shown if _is_trained(row)]
+        in_means = [run["run"] for row in trained for run in row.origin.get("runs", ())]
         for row in trained:
             if row.name == only if only else row.origin.get("run") not in in_means:
                 columns = columns_ahead(row, *clocks)
@@ -193,7 +204,9 @@ def verdict(rows: Mapping[Any, Sequence[Row]], only: str | None = None) -> str:
 
 def _is_trained(row: Row) -> bool:
     origins = row.origin.get("runs", [row.origin])
-    return row.kind in ("run", "mean", "npz") and not any(one.get("untrained") for one in origins)
+    return row.kind in ("run", "mean", "npz") and not any(
+        origin.get("untrained") for origin in origins
+    )
 
 
 @dataclass(frozen=True)
@@ -213,6 +226,19 @@ class Column:
         if self.is_count:
             return f"{value:.0f}"
         return f"{value:.4f}" if self.is_correlation else f"{100 * value:.2f}"
+
+
+def ahead_columns(rows: Mapping[Protocol, Sequence[Row]]) -> tuple[Column, ...]:
+    """Return the columns with the scores "ahead/...", if the rows have any."""
+    counted = [rows[protocol] for protocol in COUNTED_PROTOCOLS if protocol in rows]
+    total = sum(max((columns_ahead(row, row)[1] for row in shown), default=0) for shown in counted)
+    scores = {score for shown in rows.values() for row in shown for score in row.scores}
+    group = f"Columns ahead, of {total}:"
+    return tuple(
+        Column(f"ahead/{name}", group, heading, "ahead of", note=AHEAD, is_count=True)
+        for name, heading in AHEAD_OF.items()
+        if total and f"ahead/{name}" in scores
+    )
 
 
 @dataclass(frozen=True)
@@ -257,7 +283,7 @@ class Table:
         self.measured: CellRows = [
             (
                 row,
-                [self._cell(row, *of_column) for of_column in zip(self.columns, best, strict=True)],
+                [self._cell(row, *column) for column in zip(self.columns, best, strict=True)],
             )
             for row in measured
         ]
@@ -299,7 +325,7 @@ class Table:
         """
         return [
             (group, len(list(columns)))
-            for group, columns in groupby(self.columns, key=lambda one: one.group)
+            for group, columns in groupby(self.columns, key=lambda column: column.group)
         ]
 
     def to_markdown(self) -> str:

@@ -236,7 +236,8 @@ def test_scores_follow_features_and_embeddings(run, folders):
 
 def test_tables_have_means_over_seeds_and_baselines(run, folders):
     runs, result = run(seed=[0, 1], mask_self=[0.4, 0.6], evaluation=QUICK | {"untrained": True})
-    ((results, document),) = sweep_results(runs, result, folders)
+    (results,) = sweep_results(runs, result, folders)
+    document = results.to_dict()
     rows = results.rows["standard"]
     assert [row.name for row in rows] == [
         "Random features (tiny), merged 1.0",
@@ -255,4 +256,4 @@ def test_tables_have_means_over_seeds_and_baselines(run, folders):
     assert len(document["protocols"]["standard"]["rows"]) == len(rows) + 4
     json.dumps(document)
     result.runs[1] = RunStatus(runs[1].name, "failed", "lost")
-    assert ", 1 of 2 runs" in sweep_results(runs, result, folders)[0][0].rows["standard"][-1].name
+    assert ", 1 of 2 runs" in sweep_results(runs, result, folders)[0].rows["standard"][-1].name
