@@ -99,7 +99,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/evaluate.py
 
 chaos: $(READY)
-	$(BIN)/python tests/chaos/table.py
+	CHAOS=1 $(BIN)/python -m pytest tests/chaos -q -s
 
 clean:
 	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

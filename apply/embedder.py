@@ -80,14 +80,14 @@ def load_run_encoder(
         name = parse_encoder(run.encoder, (run.encoder_revision or None) if on_hub else None)
     resize = cast(Resize, run.preprocessing.partition(" ")[0])
     loaded = byov.load_encoder(name, resize=resize, device=device, progress=progress)
-    for what, recorded, found in (
+    for what, recorded, actual in (
         ("weights", run.encoder_sha256, loaded.sha256),
         ("preprocessing", run.preprocessing, loaded.preprocessing.describe()),
     ):
-        if recorded != found:
+        if recorded != actual:
             raise ApplyError(
                 f"{run.name} was trained on {run.encoder} with {what} {recorded!r}, but "
-                f"{name.source} has {found!r}. "
+                f"{name.source} has {actual!r}. "
                 f"{'Pass the original folder with' if from_folder else 'Omit'} --encoder."
             )
     dtype = str(loaded.dtype).removeprefix("torch.")

@@ -29,15 +29,15 @@ class Registry(Mapping[str, T]):
 
     @cached_property
     def _all(self) -> dict[str, T]:
-        found = dict(self._built_in)
+        objects = dict(self._built_in)
         for entry in entry_points(group=self._group):
             try:
-                if entry.name in found:
+                if entry.name in objects:
                     raise ValueError("the name is already taken")
                 plugin = entry.load()
                 if self._check:
                     self._check(entry.name, plugin)
-                found[entry.name] = plugin
+                objects[entry.name] = plugin
             except Exception as error:  # importing a plug-in can raise anything
                 package = f" of {entry.dist.name}" if entry.dist else ""
                 reason = " ".join(str(error).split()) or type(error).__name__
@@ -46,7 +46,7 @@ class Registry(Mapping[str, T]):
                     f"{reason}"
                 )
                 LOGGER.warning(PROBLEMS[-1])
-        return found
+        return objects
 
     def __getitem__(self, name: str) -> T:
         return self._all[name]

@@ -87,8 +87,8 @@ def file_state(path: Path) -> tuple[int, int, int]:
     """Return inode, size and modification time, which change when a file is replaced or written
     to.
     """
-    found = path.stat()
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def array_sha256(values: NDArray[Any]) -> str:

@@ -100,12 +100,12 @@ def check_current(
     }
     reasons = {"model_sha256": "the model", "column_sha256": f"{run.column} in {features}"}
     for key, value in expected.items():
-        found = str(getattr(source, key))
-        if found != value:
+        recorded = str(getattr(source, key))
+        if recorded != value:
             reason = (
                 f"{reasons[key]} has changed"
                 if key in reasons
-                else f"{key} is {found!r}, expected {value!r}"
+                else f"{key} is {recorded!r}, expected {value!r}"
             )
             raise StaleError(
                 f"{path}: {reason}; embed again with byov-train --run {run.name} --embed-only"

@@ -100,9 +100,9 @@ def video_header(folder: Path, view: str, video: str) -> Header:
     """
     header = read_header(video_path(folder, view, video))
     if (header.provenance.view, header.provenance.video) != (view, video):
-        found = f"{header.provenance.view}/{header.provenance.video}"
+        owner = f"{header.provenance.view}/{header.provenance.video}"
         raise CacheError(
-            f"{header.path}: features of {found}, not of {view}/{video}; {EXTRACT_AGAIN}"
+            f"{header.path}: features of {owner}, not of {view}/{video}; {EXTRACT_AGAIN}"
         )
     return header
 
@@ -114,12 +114,14 @@ def video_digest(folder: Path, view: str, video: str, column: str) -> str:
     return hdf5.read_digest(video_path(folder, view, video), column, view=view, video=video)
 
 
-def identity_difference(found: Mapping[str, str], expected: Mapping[str, str]) -> str:
+def identity_difference(identity: Mapping[str, str], expected: Mapping[str, str]) -> str:
     """Describe the first difference between two identities, like "revision 'a', expected 'b'"; ""
     if they are equal.
     """
-    different = (what for what in expected if found[what] != expected[what])
-    return next((f"{what} {found[what]!r}, expected {expected[what]!r}" for what in different), "")
+    for what, value in expected.items():
+        if identity[what] != value:
+            return f"{what} {identity[what]!r}, expected {value!r}"
+    return ""
 
 
 def check_same_identity(header: Header, other: Header) -> None:

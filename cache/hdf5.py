@@ -74,9 +74,9 @@ class RowWriter:
                 self._digests[name] = hashlib.sha256()
         lengths = {len(values) for values in rows.values()}
         if rows.keys() != self._pending.keys() or len(lengths) > 1:
-            found = ", ".join(f"{name} ({len(values)} rows)" for name, values in rows.items())
+            given = ", ".join(f"{name} ({len(values)} rows)" for name, values in rows.items())
             raise ValueError(
-                f"columns {found}; expected {', '.join(self._pending)} of the same length"
+                f"columns {given}; expected {', '.join(self._pending)} of the same length"
             )
         for name, pending in self._pending.items():
             self._pending[name] = np.concatenate((pending, rows[name].astype(pending.dtype)))
@@ -233,9 +233,11 @@ def read_digest(path: Path, name: str, **expected: str) -> str:
     """
     with open_file(path) as file:
         for key, value in expected.items():
-            found = _read_attribute(h5py.h5a.open(file.id, key.encode()))
-            if found != value:
-                raise CacheError(f"{path}: {key} is {found!r}, expected {value!r}; {EXTRACT_AGAIN}")
+            recorded = _read_attribute(h5py.h5a.open(file.id, key.encode()))
+            if recorded != value:
+                raise CacheError(
+                    f"{path}: {key} is {recorded!r}, expected {value!r}; {EXTRACT_AGAIN}"
+                )
         return _column_digest(file, path, name)
 
 

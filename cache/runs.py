@@ -1,4 +1,4 @@
-"""Run folders: records, progress, listing and deletion. Does not import PyTorch.
+"""Run folders: records, summaries, listing and deletion. Does not import PyTorch.
 
 runs/<run>/config.json  model.safetensors  model-last.safetensors  metrics.jsonl  checkpoint/
 runs/<run>/embeddings[-untrained][-trimmed|-online]/<view>/<video>[@<first>-<last>].h5
@@ -37,7 +37,7 @@ FILES_KEY = "files_sha256"
 DIAGNOSTICS_PREFIX = "diagnostics/"  # of names in metrics.jsonl
 BYOV = "byov"  # the only method with recipes
 BEING_TRAINED = "another process is training this run"
-RunState = Literal["finished", "in training", "stopped"]
+TrainingStatus = Literal["finished", "in training", "stopped"]
 
 
 class RunRecord(Record, extra="ignore"):
@@ -211,20 +211,20 @@ def check_model(
         finish = f"finish the run with byov-train --run {run.name} --resume"
         raise CacheError(f"{path}: no model yet; {BEING_TRAINED if is_training(run) else finish}")
     try:
-        found = digests.check_weights(path)
+        weights = digests.check_weights(path)
     except CacheError as error:
         raise CacheError(f"{error}; restore it from a copy, or train the run again") from None
-    if found.sealed and found.identity != training.get("identity"):
+    if weights.sealed and weights.identity != training.get("identity"):
         raise CacheError(
-            f"{path}: a model of another run ({found.origin}); restore the run's own model"
+            f"{path}: a model of another run ({weights.origin}); restore the run's own model"
         )
     recorded = _recorded_digest(training, name)
-    if recorded not in (None, found.sha256):
+    if recorded not in (None, weights.sha256):
         raise CacheError(
-            f"{path}: SHA-256 {found.sha256[:12]}, but config.json records {recorded[:12]}; "
+            f"{path}: SHA-256 {weights.sha256[:12]}, but config.json records {recorded[:12]}; "
             "restore the model"
         )
-    return found
+    return weights
 
 
 def check_file(path: Path, training: Mapping[str, Any]) -> bool:
@@ -238,10 +238,10 @@ def check_file(path: Path, training: Mapping[str, Any]) -> bool:
 
 
 @dataclass(frozen=True)
-class RunProgress:
-    """Training progress of a run."""
+class RunSummary:
+    """Status, epoch and best score of a run."""
 
-    state: RunState
+    state: TrainingStatus
     epoch: int | None  # last completed epoch
     epochs: int | None  # total number of epochs
     metric: str | None  # metric that selects the model
@@ -261,8 +261,8 @@ class RunProgress:
         )
 
 
-def read_progress(run: RunRecord) -> RunProgress:
-    """Read a run's progress from metrics.jsonl."""
+def summarize_run(run: RunRecord) -> RunSummary:
+    """Read the status, epoch and best score of a run from its files."""
     records = list[dict[str, Any]]()
     damaged = False
     total = run.settings.get("epochs")
@@ -274,7 +274,7 @@ def read_progress(run: RunRecord) -> RunProgress:
     # A run shared without its last model also counts as finished, unless it still has a checkpoint
     # to resume from.
     is_shared = epoch is not None and epoch == total and not checkpoint_files(run)
-    state: RunState = "in training" if is_training(run.folder) else "stopped"
+    state: TrainingStatus = "in training" if is_training(run.folder) else "stopped"
     if (run.folder / LAST_MODEL_NAME).exists() or is_shared:
         state = "finished"
     wanted = str(run.settings.get("select"))
@@ -282,7 +282,7 @@ def read_progress(run: RunRecord) -> RunProgress:
         (name for name in (wanted, "tau") if any(name in record for record in records)), None
     )
     scores = [record[metric] for record in records if record["epoch"] > 0 and metric in record]
-    return RunProgress(state, epoch, total, metric, max(scores, default=None), damaged)
+    return RunSummary(state, epoch, total, metric, max(scores, default=None), damaged)
 
 
 def unfinished_text(run: RunRecord) -> str | None:
@@ -290,11 +290,11 @@ def unfinished_text(run: RunRecord) -> str | None:
 
     None if the run is finished.
     """
-    progress = read_progress(run)
-    if progress.state == "finished" or progress.epoch is None:
+    summary = summarize_run(run)
+    if summary.state == "finished" or summary.epoch is None:
         return None
     model = ": its model is the best so far" if (run.folder / MODEL_NAME).exists() else ""
-    return f"unfinished, {progress.description}{model}"
+    return f"unfinished, {summary.description}{model}"
 
 
 def is_training(folder: Path) -> bool:

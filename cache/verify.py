@@ -204,10 +204,10 @@ def _verify_models(run: RunRecord) -> Iterator[Checked]:
             return runs.check_file(path, run.training)
         if path.name in remedies:
             return runs.check_model(run.folder, run.training, path.name).sealed
-        found = check_weights(path)
-        if found.identity != run.training.get("identity"):
-            raise CacheError(f"{path}: a checkpoint of another run ({found.origin})")
-        return found.sealed
+        weights = check_weights(path)
+        if weights.identity != run.training.get("identity"):
+            raise CacheError(f"{path}: a checkpoint of another run ({weights.origin})")
+        return weights.sealed
 
     for name, remedy in remedies.items():
         if (run.folder / name).exists() or (name == MODEL_NAME and FILES_KEY in run.training):
@@ -251,10 +251,10 @@ def _verify_embeddings(
                 runs.embedding_path(folder, video.view, video.id, clip)
                 for video in videos
                 if video.frames and video_path(features, video.view, video.id).is_file()
-                for of_part, clip in embedded_parts(
+                for part, clip in embedded_parts(
                     run.dataset, video.view, video.id, video.split, video.frames
                 )
-                if of_part == protocol
+                if part == protocol
             ]
             yield from _check_absent(folder, expected, present, remedy)
 

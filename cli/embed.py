@@ -120,26 +120,26 @@ def _targets(
     given: Sequence[Path], out: Path, view: View | None, file_format: Format | None
 ) -> dict[Path, Path]:
     """Map output files to videos; videos in a folder keep their relative paths."""
-    found: list[tuple[Path, Path]] = []  # (video, its path relative to the output folder)
+    sources: list[tuple[Path, Path]] = []  # (video, its path relative to the output folder)
     for path in given:
         if path.is_dir():
             videos, _ = video_files(path)
             if not videos:
                 raise UsageError(f"{path}: no videos in this folder.")
-            found += [(path / video, video) for video in videos]
+            sources += [(path / video, video) for video in videos]
         else:
-            found.append((path, Path(path.name)))
+            sources.append((path, Path(path.name)))
     if out.suffix.lower() in SUFFIXES and not out.is_dir():
-        if len(found) > 1:
+        if len(sources) > 1:
             raise UsageError(
-                f"-o {out}: {len(found)} videos cannot be written to one file. Pass a folder "
+                f"-o {out}: {len(sources)} videos cannot be written to one file. Pass a folder "
                 "instead."
             )
         if file_format not in (None, out.suffix.lower()[1:]):
             raise UsageError(f"-o {out} contradicts --format {file_format}. Omit --format.")
-        return {out: found[0][0]}
+        return {out: sources[0][0]}
     if (
-        len(found) == 1
+        len(sources) == 1
         and not out.is_dir()
         and re.fullmatch(r"\.[A-Za-z][A-Za-z0-9]{1,4}", out.suffix)
     ):
@@ -148,7 +148,7 @@ def _targets(
         )
     folder = out if view is None else out / view
     targets: dict[Path, Path] = {}
-    for path, below in found:
+    for path, below in sources:
         name = check_name(below.stem, f"{path}: its name without suffix,")
         target = folder / below.parent / f"{name}.{file_format or 'h5'}"
         if target in targets:

@@ -9,12 +9,12 @@ import typer
 from byov.cache import runs as cached_runs
 from byov.cache.layout import encoder_slug
 from byov.cache.runs import (
-    RunProgress,
     RunRecord,
-    read_progress,
+    RunSummary,
     read_run,
     readable_runs,
     size_bytes,
+    summarize_run,
 )
 from byov.cli.app import App
 from byov.cli.options import Json, RunsDir, Version, complete_runs
@@ -44,7 +44,7 @@ def list_all(runs_dir: RunsDir = Path("runs"), as_json: Json = False) -> None:
     """List runs, newest first, with method, dataset, epoch, best validation score and size (default
     command).
     """
-    entries = [_summary(run) for run in readable_runs(runs_dir)]
+    entries = [_entry(run) for run in readable_runs(runs_dir)]
     if as_json:
         print(json.dumps(entries, indent=1))
         return
@@ -147,11 +147,11 @@ def prune(
     )
     finished = []
     for run in records:
-        progress = _progress(run)
-        if progress.state == "finished":
+        summary = _summarize(run)
+        if summary.state == "finished":
             finished += [run] if cached_runs.checkpoint_files(run) else []
         elif runs:
-            note(f"{run.name}: kept, because it is {progress.description}")
+            note(f"{run.name}: kept, because it is {summary.description}")
     if not finished:
         print("nothing to prune: no finished run has checkpoints")
         return
@@ -169,18 +169,18 @@ def prune(
         print(printable(f"{run.name}: {format_size(size)} freed"))
 
 
-def _progress(run: RunRecord) -> RunProgress:
-    progress = read_progress(run)
-    if progress.damaged:
+def _summarize(run: RunRecord) -> RunSummary:
+    summary = summarize_run(run)
+    if summary.damaged:
         note(
             f"{run.name}: epoch and best score unknown, {cached_runs.METRICS_NAME} is damaged; see "
             "byov-cache verify"
         )
-    return progress
+    return summary
 
 
-def _summary(run: RunRecord) -> dict[str, Any]:
-    progress = _progress(run)
+def _entry(run: RunRecord) -> dict[str, Any]:
+    summary = _summarize(run)
     return {
         "run": run.name,
         "method": run.method,
@@ -189,7 +189,7 @@ def _summary(run: RunRecord) -> dict[str, Any]:
         "encoder": run.encoder,
         "column": run.column,
         "seed": run.seed,
-        **{key: getattr(progress, key) for key in ("state", "epoch", "epochs", "metric", "best")},
+        **{key: getattr(summary, key) for key in ("state", "epoch", "epochs", "metric", "best")},
         "bytes": size_bytes(run.folder),
     }
 
@@ -203,7 +203,7 @@ def _row(run: dict[str, Any]) -> list[str]:
 
 def _facts(run: RunRecord) -> dict[str, Any]:
     """Return the data, progress, validation scores and settings of a run as a flat dict."""
-    progress = _progress(run)
+    summary = _summarize(run)
     validation = run.training.get("validation")
     return {
         **run.model_dump(
@@ -211,9 +211,9 @@ def _facts(run: RunRecord) -> dict[str, Any]:
         ),
         "train and val features": run.features_sha256[:12],
         "train and val labels": run.labels_sha256[:12],
-        "epochs done": progress.epoch,
+        "epochs done": summary.epoch,
         # Tau if val is unlabeled.
-        "selected by": "last" if run.settings.get("select") == "last" else progress.metric,
+        "selected by": "last" if run.settings.get("select") == "last" else summary.metric,
         **{
             f"val {name}": value
             for name, value in (validation if isinstance(validation, dict) else {}).items()

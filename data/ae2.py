@@ -72,9 +72,9 @@ def _dataset_root(name: str, root: Path) -> Path:
     entries = sorted(
         path.name + "/" * path.is_dir() for path in root.iterdir() if not path.name.startswith(".")
     )
-    found = ", ".join(entries[:6]) + ", ..." * (len(entries) > 6) or "nothing"
+    listed = ", ".join(entries[:6]) + ", ..." * (len(entries) > 6) or "nothing"
     raise DatasetError(
-        f"{root}: expected {layout} and label.pickle; found {found}. Move {name}'s files here."
+        f"{root}: expected {layout} and label.pickle; found {listed}. Move {name}'s files here."
     )
 
 

@@ -153,19 +153,19 @@ class Dataset:
                 sorted(video.view for video in videos) != list(VIEWS)
                 or len({video.split for video in videos}) > 1
             ):
-                found = ", ".join(f"{video.id} ({video.view}, {video.split})" for video in videos)
+                listed = ", ".join(f"{video.id} ({video.view}, {video.split})" for video in videos)
                 raise DatasetError(
                     f"{self.name}: pair {pair!r} must be one ego and one exo video in the same "
-                    f"split, not {found}"
+                    f"split, not {listed}"
                 )
 
 
 def require_views(dataset: Dataset, splits: tuple[Split, ...]) -> None:
     """Raise DatasetError unless each split contains both ego and exo videos."""
-    found = {(video.split, video.view) for video in dataset.videos}
+    present = {(video.split, video.view) for video in dataset.videos}
     for split in splits:
         for view in VIEWS:
-            if (split, view) not in found:
+            if (split, view) not in present:
                 raise DatasetError(
                     f"{dataset.root}: the {split} split of {dataset.name} has no {view} videos; "
                     "add one"

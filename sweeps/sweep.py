@@ -22,8 +22,8 @@ from byov.cache.runs import (
     CONFIG_NAME,
     LAST_MODEL_NAME,
     is_training,
-    read_progress,
     read_run,
+    summarize_run,
 )
 from byov.device import Device
 from byov.errors import ByovError, CacheError, Diverged, Interrupted, StaleError, SweepError
@@ -286,8 +286,8 @@ def run_status(run: PlannedRun, folders: Folders) -> RunStatus:
             finished_rows(run, folders, untrained=untrained) is not None for untrained in models
         ):
             return RunStatus(run.name, "finished")
-    progress = read_progress(record)
-    detail = "trained, not scored" if progress.state == "finished" else progress.description
+    summary = summarize_run(record)
+    detail = "trained, not scored" if summary.state == "finished" else summary.description
     return RunStatus(run.name, "to resume", detail)
 
 

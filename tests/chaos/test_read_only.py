@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from tests.chaos import flips
+from tests.chaos import files
 from tests.factories import read_files
 
 # Run several commands in one process to import PyTorch only once.
@@ -82,7 +82,7 @@ def made(folder: Path, run: Run) -> Path:
     lines = ["path,view,split,events,phases"]
     for split in ("train", "val", "test"):
         for view in ("ego", "exo"):
-            flips.write_video(folder / f"{split}_{view}.mp4")
+            files.write_video(folder / f"{split}_{view}.mp4")
             lines.append(f"{split}_{view}.mp4,{view},{split},0.8,reach;pour")
     (folder / "videos.csv").write_text("\n".join(lines) + "\n")
     done = run(EXTRACT, (*TRAIN, "--run", "first"))

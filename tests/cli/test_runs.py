@@ -10,7 +10,7 @@ from tests.factories import make_training
 
 from byov.cache.atomic import exclusive
 from byov.cache.digests import file_sha256
-from byov.cache.runs import read_progress, read_run, size_bytes, unfinished_text
+from byov.cache.runs import read_run, size_bytes, summarize_run, unfinished_text
 from byov.cli.runs import main
 from byov.cli.terminal import note_unfinished
 
@@ -179,10 +179,10 @@ def test_delete(byov_runs, write_run):
 def test_running_run_is_not_deleted(byov_runs, write_run, runs_dir):
     folder = write_run("busy", 1)
     with exclusive(folder / ".lock"):
-        assert "epoch 1 of 4" in read_progress(read_run(runs_dir, "busy")).description
+        assert "epoch 1 of 4" in summarize_run(read_run(runs_dir, "busy")).description
         assert "another process is training this run" in byov_runs("delete", "busy", "--yes").err
     assert folder.exists()
-    assert read_progress(read_run(runs_dir, "busy")).state == "stopped"
+    assert summarize_run(read_run(runs_dir, "busy")).state == "stopped"
 
 
 def test_prune_deletes_checkpoints_of_finished_runs_only(byov_runs, write_run):
@@ -200,11 +200,11 @@ def test_run_without_its_last_model_is_not_finished(byov_runs, write_run, runs_d
     """Check that a run killed right after its last epoch keeps its checkpoint."""
     folder = write_run("late")
     (folder / "model-last.safetensors").unlink()
-    assert read_progress(read_run(runs_dir, "late")).state == "stopped"
+    assert summarize_run(read_run(runs_dir, "late")).state == "stopped"
     assert "nothing to prune" in byov_runs("prune", "--yes").out
     for path in (folder / "checkpoint").iterdir():
         path.unlink()
-    assert read_progress(read_run(runs_dir, "late")).state == "finished"
+    assert summarize_run(read_run(runs_dir, "late")).state == "finished"
 
 
 def test_unfinished_run_is_described_with_how_to_resume(write_run, runs_dir, capsys):
@@ -222,7 +222,7 @@ def test_unfinished_run_is_described_with_how_to_resume(write_run, runs_dir, cap
 def test_unreadable_metrics_have_no_epoch(text, write_run, runs_dir):
     (write_run("half", 2) / "metrics.jsonl").write_bytes(text.encode("latin-1"))
     run = read_run(runs_dir, "half")
-    assert (read_progress(run).epoch, read_progress(run).best, unfinished_text(run)) == (
+    assert (summarize_run(run).epoch, summarize_run(run).best, unfinished_text(run)) == (
         None,
         None,
         None,

@@ -22,7 +22,7 @@ from tests.sweeps.tiny_sweeps import (
 from byov.cache.atomic import exclusive
 from byov.cache.digests import read_sealed_json, seal_json
 from byov.cache.hdf5 import read_array
-from byov.cache.runs import read_progress, read_run
+from byov.cache.runs import read_run, summarize_run
 from byov.errors import Interrupted, SweepError
 from byov.evaluate.compare import score
 from byov.evaluate.readers import RunEmbeddings
@@ -84,7 +84,7 @@ def test_finished_runs_are_complete_and_not_touched_again(run, folders):
     for name in NAMES:
         files = {path.name for path in (folders.runs / name).iterdir()}
         assert {"config.json", "model.safetensors", "embeddings", SCORES_NAME} <= files
-        assert read_progress(read_run(folders.runs, name)).state == "finished"
+        assert summarize_run(read_run(folders.runs, name)).state == "finished"
 
 
 @pytest.mark.usefixtures("finished")
@@ -151,7 +151,7 @@ def test_a_run_of_so_many_steps_is_resumed_and_then_finished(folders):
     for _ in range(2):
         (planned,), result = sweep_inline([grid], folders)
         assert states(result) == ["finished"]
-    assert read_progress(read_run(folders.runs, planned.name)).epochs == 2  # 4 steps per epoch
+    assert summarize_run(read_run(folders.runs, planned.name)).epochs == 2  # 4 steps per epoch
 
 
 @pytest.mark.usefixtures("finished")

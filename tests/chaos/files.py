@@ -1,12 +1,6 @@
-"""Damage files and check that readers raise an error or return the same values as before.
+"""A file of each kind, to be damaged, and the functions that read them."""
 
-`make chaos` damages many files and prints a table; tests/chaos/test_flips.py runs a subset. Seeds
-are fixed, so files and damage are the same each time.
-"""
-
-import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +17,6 @@ from byov.cache.hdf5 import read_array, read_columns
 from byov.cache.manifest import Manifest, VideoEntry, load_manifest
 from byov.cache.runs import read_config
 from byov.data.video import FrameReader
-from byov.errors import ByovError
 from byov.train.checkpoint import (
     TrainingState,
     file_bytes,
@@ -34,62 +27,6 @@ from byov.train.checkpoint import (
 
 FRAMES = 137
 WIDTH = 24
-HEAD = "| damage | tried | noticed | as before | silently wrong |\n|---|---|---|---|---|"
-Reader = Callable[[Path], Any]
-
-
-@dataclass
-class Tally:
-    """Counts of outcomes, one row of the table."""
-
-    place: str
-    tried: int = 0
-    noticed: int = 0  # raised an error
-    harmless: int = 0  # returned the same values: the damaged bytes are padding or never read
-    wrong: int = 0  # returned other values without an error
-
-    def add(self, read: Reader, path: Path, before: Any) -> None:
-        self.tried += 1
-        try:
-            np.testing.assert_equal(read(path), before)
-            self.harmless += 1
-        except ByovError:
-            self.noticed += 1
-        except AssertionError:
-            self.wrong += 1
-
-    def line(self) -> str:
-        return (
-            f"| {self.place} | {self.tried:,} | {self.noticed:,} | {self.harmless:,} | "
-            f"{self.wrong:,} |"
-        )
-
-
-def flip_bits(
-    place: str, path: Path, read: Reader, count: int, positions: Sequence[int] = ()
-) -> Tally:
-    """Flip a random bit of an intact file and read the file, `count` times.
-
-    Args:
-        positions: Byte positions to choose from; empty to choose from all.
-    """
-    tally = Tally(place)
-    chance = random.Random(place)
-    intact = path.read_bytes()
-    before = read(path)
-    try:
-        for _ in range(count):
-            at = chance.choice(positions or range(len(intact)))
-            path.write_bytes(
-                intact[:at] + bytes([intact[at] ^ 1 << chance.randrange(8)]) + intact[at + 1 :]
-            )
-            tally.add(read, path, before)
-    finally:
-        path.write_bytes(intact)
-    return tally
-
-
-# --- one file of each kind, and its reader
 
 
 def write_features(path: Path, seed: int = 0) -> Path:
@@ -186,25 +123,40 @@ def config_content(seed: int = 0) -> bytes:
     )
 
 
-def rows(folder: Path, count: int) -> Iterator[Tally]:
-    """Damage a file of each kind `count` times."""
-    features = write_features(folder / "features.h5")
-    yield flip_bits("feature file", features, read_features, count)
-    yield flip_bits(
-        "feature file, metadata", features, read_features, count, metadata_positions(features)
-    )
-    yield flip_bits("embeddings", write_embeddings(folder / "embeddings.h5"), read_embedding, count)
-    checkpoint = write_checkpoint(folder / "checkpoint")
-    header = range(8 + int.from_bytes(checkpoint.read_bytes()[:8], "little"))
-    yield flip_bits("checkpoint", checkpoint, read_checkpoint, count)
-    yield flip_bits("checkpoint, header", checkpoint, read_checkpoint, count, header)
-    model = factories.write_file(
-        folder / "model.safetensors", file_bytes(network()[0].state_dict(), IDENTITY | {"step": 7})
-    )
-    yield flip_bits("model", model, read_model, count)
-    yield flip_bits("manifest.json", write_manifest(folder / "manifest.json"), load_manifest, count)
-    config = factories.write_file(folder / "run" / "config.json", config_content())
-    yield flip_bits("config.json", config, lambda path: read_config(path.parent), count)
+def header_positions(path: Path) -> Sequence[int]:
+    """Return the positions of the header of a safetensors file."""
+    return range(8 + int.from_bytes(path.read_bytes()[:8], "little"))
+
+
+def write_model(folder: Path) -> Path:
+    content = file_bytes(network()[0].state_dict(), IDENTITY | {"step": 7})
+    return factories.write_file(folder / "model.safetensors", content)
+
+
+def write_config(folder: Path) -> Path:
+    return factories.write_file(folder / "run" / "config.json", config_content())
+
+
+# Name → functions that write the file to a folder, read it, and choose the positions to damage
+# (None for all).
+KINDS: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any], Any]] = {
+    "features": (lambda folder: write_features(folder / "a.h5"), read_features, None),
+    "features, metadata": (
+        lambda folder: write_features(folder / "a.h5"),
+        read_features,
+        metadata_positions,
+    ),
+    "embeddings": (lambda folder: write_embeddings(folder / "a.h5"), read_embedding, None),
+    "checkpoint": (write_checkpoint, read_checkpoint, None),
+    "checkpoint, header": (write_checkpoint, read_checkpoint, header_positions),
+    "model": (write_model, read_model, None),
+    "manifest.json": (
+        lambda folder: write_manifest(folder / "manifest.json"),
+        load_manifest,
+        None,
+    ),
+    "config.json": (write_config, lambda path: read_config(path.parent), None),
+}
 
 
 # --- videos
@@ -250,22 +202,3 @@ def write_video(path: Path, codec: str = "libx264") -> Path:
 
 def read_video(path: Path) -> np.ndarray:
     return np.concatenate([block.pixels for block in FrameReader(path).blocks()])
-
-
-def cut_video(path: Path, codec: str) -> Tally:
-    """Truncate a video at each tenth of its size; losing frames without an error counts as
-    wrong.
-    """
-    whole = write_video(path, codec).read_bytes()
-    tally = Tally(path.name)
-    frames = len(read_video(path))
-    for tenth in range(1, 10):
-        path.write_bytes(whole[: len(whole) * tenth // 10])
-        tally.add(lambda path: len(read_video(path)), path, frames)
-    return tally
-
-
-def total(place: str, parts: Iterable[Tally]) -> Tally:
-    """Sum the counts of several tallies."""
-    counts = [(part.tried, part.noticed, part.harmless, part.wrong) for part in parts]
-    return Tally(place, *map(sum, zip(*counts, strict=True)))
