@@ -10,8 +10,8 @@ from byov.errors import ApplyError, UnknownVideoError
 from byov.folders import Folder, features_folder
 from byov.records import Split, View
 from byov.text import pluralize
+from byov.train.config import DEFAULT_RATIO
 from byov.train.feature_store import FeatureStore, open_training_data
-from byov.train.settings import DEFAULT_RATIO
 
 
 class VideoArrays(Mapping[str, NDArray[Any]]):

@@ -35,7 +35,8 @@ from byov.evaluate.tasks import EvaluationOptions
 from byov.folders import Folder, features_folder, runs_folder
 from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable, never
 from byov.records import Split, View, check_choice
-from byov.train import run as training
+from byov.train import runs
+from byov.train.config import CHECKPOINT_EVERY, PRELOAD_GIB
 from byov.train.methods.base import Method
 
 if TYPE_CHECKING:  # importing transformers takes seconds
@@ -93,7 +94,7 @@ class Run:
 
         >>> run, features = load_run("demo-byov"), byov.load_features("demo")
         >>> embedding = run.embed(features["test_ego_00"])
-        >>> embedding.shape == (features.videos["test_ego_00"].frames, run.model.settings.latent)
+        >>> embedding.shape == (len(features["test_ego_00"]), run.record.settings["latent"])
         True
         >>> bool((run.embed("datasets/demo/test/ego/test_ego_00.mp4") == embedding).all())
         True
@@ -322,15 +323,39 @@ def train_run(
     device: Device = "auto",
     features_dir: Folder = None,
     runs_dir: Folder = None,
+    resume: bool = False,
+    embed_only: bool = False,
+    tensorboard: bool = False,
+    wandb: bool = False,
+    preload_gib: float = PRELOAD_GIB,
+    checkpoint_every: int = CHECKPOINT_EVERY,
+    progress: Progress = NO_PROGRESS,
+    stop: Stop = never,
     **options: Any,
 ) -> Run:
     """Train a method on cached features, select the best model on the val split and embed all
     videos with it.
 
-    Accepts the arguments of `byov.train.run.train_run` (method, dataset, encoder, ratio, resume,
-    progress, stop, ...) and method settings, which are the options of byov-train with underscores.
-    If `stop` returns True, Interrupted is raised; a run resumed with `resume=True` gives the same
-    result as an uninterrupted one.
+    Args:
+        run: Name of the run. Default: DATASET-METHOD-rRATIO-sSEED, or the newest run with `resume`
+            or `embed_only`.
+        device: Device to train on: "auto", "cuda", "mps" or "cpu".
+        features_dir: Folder of the feature cache. Default: BYOV_FEATURES, else features/.
+        runs_dir: Folder that contains the runs. Default: BYOV_RUNS, else runs/.
+        resume: Resume an interrupted run, with the same result as an uninterrupted one. Options
+            must match those it was started with, except that `epochs` may be larger if the schedule
+            is constant.
+        embed_only: Skip training and rewrite the embeddings of an existing run.
+        tensorboard: Also log to TensorBoard.
+        wandb: Also log to Weights & Biases.
+        preload_gib: Maximum size of features to preload into memory, in GiB.
+        checkpoint_every: Epochs between checkpoints.
+        progress: Receives progress updates for training and embedding.
+        stop: Called after every step and before embedding a video; if it returns True, Interrupted
+            is raised, and the run can be resumed.
+        **options: `method` (default: "byov"), `dataset` and `encoder` (default: the only one),
+            `ratio` (default: 0.3) and settings, which are the options of byov-train with
+            underscores.
 
     >>> run = train_run("tiny", latent=32, depth=1, decoder_depth=1, heads=4, frames=8, epochs=2)
     >>> run
@@ -338,9 +363,18 @@ def train_run(
     >>> sorted(path.name for path in run.folder.glob("*.safetensors"))
     ['model-last.safetensors', 'model.safetensors']
     """
-    summary = training.train_run(
-        run, device=device, features_dir=features_dir, runs_dir=runs_dir, **options
+    execution = runs.Execution(
+        device=device,
+        preload_gib=preload_gib,
+        checkpoint_every=checkpoint_every,
+        trackers=("tensorboard",) * tensorboard + ("wandb",) * wandb,
+        features_dir=features_dir,
+        runs_dir=runs_dir,
+        progress=progress,
+        stop=stop,
     )
+    execute = runs.embed_run if embed_only else runs.resume_run if resume else runs.start_run
+    summary = execute(run, execution, **options)
     return Run(
         read_run(runs_folder(runs_dir), summary["run"]), features_folder(features_dir), device
     )

@@ -44,7 +44,7 @@ class Stream:
     def __init__(self, run: "Run", window: int | None = None) -> None:
         if window is not None and (not isinstance(window, int) or window < 2):
             raise ApplyError(f"window is {window!r}. Pass a number of frames, at least 2.")
-        if not usable_online(run):
+        if not run.model.is_causal:
             LOGGER.warning(
                 f"{run.name}: {run.record.title or run.record.recipe} was trained on whole videos, "
                 "so it treats "
@@ -128,11 +128,3 @@ def training_progress(run: "Run", videos: VideoArrays) -> NDArray[np.float64]:
     aligned = aligned_progress(list(features), views, features.__getitem__)
     progress = dict(zip(features, aligned, strict=True))
     return np.concatenate([progress[name].double().numpy() for name in entries])
-
-
-def usable_online(run: "Run") -> bool:
-    """Return whether the embedding of a frame is independent of where the clip ends."""
-    settings = run.record.settings
-    if settings.get("backbone") in (None, "encoder"):
-        return settings.get("position") in ("index", "none")
-    return settings["backbone"] == "frame" or settings.get("online") is True

@@ -18,10 +18,9 @@ from byov.extract.encoder_names import parse_encoder
 from byov.extract.encoders import load_encoder
 from byov.extract.token_merging import merge_tokens
 from byov.train.feature_store import FeatureStore, TrainingData, open_training_data
-from byov.train.methods import METHODS, build_method
-from byov.train.methods.base import Losses
+from byov.train.methods.base import Losses, build_method, training_batches
+from byov.train.registry import METHODS, resolve
 from byov.train.sampling import Batch, BatchSource
-from byov.train.settings import resolve_settings
 
 sys.path.append(str(Path(__file__).parents[1]))
 
@@ -39,9 +38,10 @@ class Step:
     """Training step of a method, with default settings unless others are given."""
 
     def __init__(self, method: str = "byov", **settings: Any) -> None:
-        self.method = build_method(WIDTH, resolve_settings(method, "bench", settings))
+        self._config = resolve(method, "bench", settings)
+        self.method = build_method(WIDTH, self._config)
         self._optimizer = torch.optim.Adam(
-            self.method.parameters(), lr=self.method.settings.lr, fused=True
+            self.method.parameters(), lr=self._config.optimizer.lr, fused=True
         )
         self._generator = torch.Generator().manual_seed(0)
 
@@ -53,10 +53,9 @@ class Step:
         self._optimizer.zero_grad()
 
     def batches(self, data: TrainingData) -> BatchSource:
-        videos = data.of("train")
+        videos = data.split("train")
         store = FeatureStore(data, videos, 1 << 40)
-        self.method.start_training(videos, store.read)
-        return BatchSource(self.method, self.method.sampler(videos), store)
+        return training_batches(self.method, videos, store, self._config)
 
 
 def bench_joined(data: TrainingData) -> None:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
 LOGGER = logging.getLogger(__name__)
@@ -16,12 +16,16 @@ class Registry(Mapping[str, T]):
     """Mapping from names to built-in objects and to plug-ins in an entry-point group.
 
     Plug-ins are loaded on first use, not on import, because they import this package themselves.
+    So are built-in objects given as "module:name", which may be slow to import.
     Plug-ins that cannot be loaded, or for which `check(name, object)` raises, are skipped with a
     warning.
     """
 
     def __init__(
-        self, group: str, built_in: Mapping[str, T], check: Callable[[str, Any], None] | None = None
+        self,
+        group: str,
+        built_in: Mapping[str, T | str],
+        check: Callable[[str, Any], None] | None = None,
     ) -> None:
         self._group = group
         self._built_in = built_in
@@ -29,7 +33,10 @@ class Registry(Mapping[str, T]):
 
     @cached_property
     def _all(self) -> dict[str, T]:
-        objects = dict(self._built_in)
+        objects: dict[str, T] = {
+            name: EntryPoint(name, value, self._group).load() if isinstance(value, str) else value
+            for name, value in self._built_in.items()
+        }
         for entry in entry_points(group=self._group):
             try:
                 if entry.name in objects:

@@ -64,8 +64,13 @@ class RunRecord(Record, extra="ignore"):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Training settings; empty if the record has none."""
-        return self.training.get("settings") or {}
+        """Training settings by the names of their options; empty if the record has none."""
+        settings = dict[str, Any]()
+        for name, value in (self.training.get("settings") or {}).items():
+            settings |= value if isinstance(value, dict) else {name: value}
+        if "name" in settings:
+            settings["method"] = settings.pop("name")
+        return settings
 
     @property
     def method(self) -> str:

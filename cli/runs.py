@@ -20,7 +20,7 @@ from byov.cli.app import App
 from byov.cli.options import Json, RunsDir, Version, complete_runs
 from byov.cli.terminal import note, print_rows, value_text
 from byov.text import format_size, pluralize, printable
-from byov.train.settings import option_name, settings_classes
+from byov.train.registry import METHODS, config_class, option_name
 
 RunName = Annotated[str, typer.Argument(help="Name of a run.", autocompletion=complete_runs)]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
@@ -94,8 +94,7 @@ def settings(run: RunName, runs_dir: RunsDir = Path("runs")) -> None:
         "ratio": record.ratio,
         "method": record.method,
     }
-    classes = settings_classes()
-    fields = classes[record.method].model_fields if record.method in classes else {}
+    fields = config_class(record.method).settings() if record.method in METHODS else {}
     options = {name for name, field in fields.items() if field.description}
     if record.settings.get("steps") is not None:
         options -= {"epochs"}  # determined by `steps`

@@ -350,7 +350,7 @@ def _show_plan(planned: Sequence[PlannedRun], options: _Options) -> None:
             "dataset": run.dataset,
             "encoder": run.encoder_folder,
             "ratio": run.ratio,
-            "settings": run.settings.model_dump(mode="json"),
+            "settings": run.config.flat(),
         }
         entries.append(entry)
     if options.as_json:

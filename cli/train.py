@@ -6,11 +6,11 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, get_origin, get_type_hints
+from typing import Annotated, Any, get_origin
 
 import typer
 
@@ -34,15 +34,23 @@ from byov.device import Device
 from byov.errors import ByovError, Diverged, Interrupted, ProcessLost
 from byov.progress import NO_PROGRESS
 from byov.text import pluralize
-from byov.train import settings as shared
+from byov.train import config as train_config
 from byov.train.distributed import SINGLE_PROCESS, init_processes
-from byov.train.methods.byov import ByovSettings
-from byov.train.run import train_run
+from byov.train.methods.byov import ByovConfig
+from byov.train.registry import METHODS, all_settings, config_class, methods_with, option_name
+from byov.train.runs import Execution, embed_run, resume_run, start_run
 
-SETTINGS = shared.settings_classes()
+# Help panels; settings specific to one method are listed under the method.
+PANELS: dict[str, Container[str]] = {
+    "Backbone": ("backbone", "context"),
+    "Encoder": train_config.EncoderConfig.model_fields,
+    "Sampling": train_config.SamplingConfig.model_fields,
+    "Optimizer": train_config.OptimizerConfig.model_fields,
+    "Validation": train_config.SelectionConfig.model_fields,
+}
 SEVERAL_METHODS = "Several methods"
 METHOD_HELP = "Training method. " + " ".join(
-    f"{name}: {cls.summary}" for name, cls in SETTINGS.items()
+    f"{name}: {config_class(name).summary}" for name in METHODS
 )
 
 app = App()
@@ -55,9 +63,8 @@ def with_settings(function: Callable[..., None]) -> Callable[..., None]:
     """
     *parameters, _ = inspect.signature(function).parameters.values()
     options = {
-        name: _option(name, get_type_hints(cls)[name], field.description)
-        for cls in SETTINGS.values()
-        for name, field in cls.model_fields.items()
+        name: _option(name, field.annotation, field.description)
+        for name, field in all_settings().items()
         if field.description
     }
     index = [parameter.name for parameter in parameters].index("checkpoint_every")
@@ -69,10 +76,10 @@ def with_settings(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _option(name: str, kind: Any, description: str) -> inspect.Parameter:
-    option = shared.option_name(name)
+    option = option_name(name)
     panel = _panel(name)
     is_pair = get_origin(kind) is tuple
-    prefix = f"{', '.join(shared.methods_with(name))}: " if panel == SEVERAL_METHODS else ""
+    prefix = f"{', '.join(methods_with(name))}: " if panel == SEVERAL_METHODS else ""
     info = typer.Option(
         f"--{option}/--no-{option}" if kind is bool else f"--{option}",
         help=prefix + description,
@@ -89,33 +96,35 @@ def _option(name: str, kind: Any, description: str) -> inspect.Parameter:
 
 def _panel(name: str) -> str | None:
     """Return the help panel for a setting, which is its group or its method."""
-    for group, cls in shared.GROUPS.items():
-        if name in cls.model_fields:
-            return group
-    methods = shared.methods_with(name)
+    for panel, settings in PANELS.items():
+        if name in settings:
+            return panel
+    methods = methods_with(name)
     if len(methods) == 1:
         return f"--method {methods[0]}"
-    return None if len(methods) == len(SETTINGS) else SEVERAL_METHODS
+    return None if len(methods) == len(METHODS) else SEVERAL_METHODS
 
 
 def _defaults(name: str) -> str:
     """Describe the defaults of a setting, such as "1; carl, timeline: 4"."""
-    methods = shared.methods_with(name)
+    methods = methods_with(name)
+    usual = {method: config_class(method).defaults("", {})[name] for method in methods}
     presets = [
-        *ByovSettings.RECIPES.items(),
-        *ByovSettings.SIZES.items(),
-        *shared.SHARED_PRESETS.items(),
+        *ByovConfig.RECIPES.items(),
+        *ByovConfig.SIZES.items(),
+        *train_config.DATASETS.items(),
     ]
     for method in methods:
-        for dataset, values in SETTINGS[method].DATASET_PRESETS.items():
-            presets.append((dataset if len(methods) == 1 else f"{method} on {dataset}", values))
-    defaults = [(method, SETTINGS[method].model_fields[name].default) for method in methods]
+        for dataset, values in config_class(method).DATASETS.items():
+            if values.get(name) != usual[method]:
+                presets.append((dataset if len(methods) == 1 else f"{method} on {dataset}", values))
+    defaults = [*usual.items()]
     defaults += [(preset, values[name]) for preset, values in presets if name in values]
     users: dict[str, list[str]] = {}
     for user, value in defaults:
         users.setdefault(value_text(value), []).append(user)
-    (usual, _), *others = users.items()
-    return "; ".join([usual, *(f"{', '.join(names)}: {text}" for text, names in others)])
+    (most_common, _), *others = users.items()
+    return "; ".join([most_common, *(f"{', '.join(names)}: {text}" for text, names in others)])
 
 
 @app.command()
@@ -125,8 +134,8 @@ def train(
         str | None,
         typer.Option(
             help=METHOD_HELP,
-            show_default=shared.DEFAULT_METHOD,
-            autocompletion=lambda: list(SETTINGS),
+            show_default=train_config.DEFAULT_METHOD,
+            autocompletion=lambda: list(METHODS),
         ),
     ] = None,
     ratio: Annotated[
@@ -135,7 +144,7 @@ def train(
             parser=parse_ratio,
             metavar="FRACTION",
             help="STM ratio of the cached features.",
-            show_default=str(shared.DEFAULT_RATIO),
+            show_default=str(train_config.DEFAULT_RATIO),
         ),
     ] = None,
     dataset: Annotated[
@@ -158,12 +167,12 @@ def train(
     ] = False,
     checkpoint_every: Annotated[
         int, machine_option(min=1, help="Epochs between checkpoints.")
-    ] = shared.CHECKPOINT_EVERY,
+    ] = train_config.CHECKPOINT_EVERY,
     device: Annotated[Device, machine_option(help="Device for training.")] = "auto",
     preload_gib: Annotated[
         float,
         machine_option(min=0, max=2**20, help="Maximum size of features kept in memory, in GiB."),
-    ] = shared.PRELOAD_GIB,
+    ] = train_config.PRELOAD_GIB,
     tensorboard: Annotated[
         bool, machine_option("--tensorboard", help="Log to TensorBoard.")
     ] = False,
@@ -194,26 +203,28 @@ def train(
         if not processes.is_main:
             return
         processes = SINGLE_PROCESS
+    execute = embed_run if embed_only else resume_run if resume else start_run
+    trackers = {"tensorboard": tensorboard, "wandb": wandb}
     with deferred_stop() as stop:
+        execution = Execution(
+            device=device,
+            preload_gib=preload_gib,
+            checkpoint_every=checkpoint_every,
+            trackers=tuple(name for name, is_used in trackers.items() if is_used),
+            features_dir=features_dir,
+            runs_dir=runs_dir,
+            progress=PROGRESS if processes.is_main else NO_PROGRESS,
+            stop=stop,
+            processes=processes,
+        )
         try:
-            summary = train_run(
+            summary = execute(
                 run,
+                execution,
                 method=method,
                 dataset=dataset,
                 encoder=encoder,
                 ratio=ratio,
-                resume=resume,
-                embed_only=embed_only,
-                device=device,
-                preload_gib=preload_gib,
-                checkpoint_every=checkpoint_every,
-                tensorboard=tensorboard,
-                wandb=wandb,
-                features_dir=features_dir,
-                runs_dir=runs_dir,
-                progress=PROGRESS if processes.is_main else NO_PROGRESS,
-                stop=stop,
-                processes=processes,
                 **{name: value for name, value in settings.items() if value is not None},
             )
         except Diverged as error:

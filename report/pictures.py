@@ -212,7 +212,7 @@ def progress_labels(data: SplitEmbeddings, sources: SourceVideos) -> tuple[Progr
     if run.settings.get("method") != "timeline" or run.settings.get("progress_labels") != "aligned":
         return ()
     training = open_training_data(data.features_dir, run.dataset, run.encoder_folder, run.ratio)
-    videos = training.of("train")
+    videos = training.split("train")
     read = FeatureStore(training, videos, PRELOADED_BYTES).read
     labels = aligned_progress(videos, [video.view for video in videos], read, run.seed)
     shown = []

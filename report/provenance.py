@@ -19,8 +19,8 @@ from byov.evaluate.frames import Frames
 from byov.evaluate.readers import RunEmbeddings
 from byov.records import UNLABELED
 from byov.text import pluralize
-from byov.train.checkpoint import tensor_shapes
-from byov.train.settings import differences, resolve_settings, settings_of
+from byov.train.methods.base import tensor_shapes
+from byov.train.registry import differences, resolve, run_config
 
 Lines = tuple[tuple[str, str], ...]
 ORIGIN = (
@@ -78,16 +78,15 @@ def _network(run: RunRecord) -> str:
 
 def _changed_settings(run: RunRecord) -> str:
     try:
-        settings = settings_of(run)
+        config = run_config(run)
+        settings = config.flat()
         kept = {
-            name: getattr(settings, name)
-            for name in ("recipe", "size", "seed")
-            if hasattr(settings, name)
+            name: value for name, value in settings.items() if name in ("recipe", "size", "seed")
         }
-        usual = resolve_settings(settings.method, run.dataset, kept)
+        usual = resolve(config.method.name, run.dataset, kept)
     except TrainError:
         return "not readable by this version of byov"
-    return "; ".join(differences(usual, settings)) or "none"
+    return "; ".join(differences(usual, config)) or "none"
 
 
 def manifest_rows(manifest: Manifest, dataset_folder: Path) -> tuple[dict[str, str], ...]:

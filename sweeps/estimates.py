@@ -36,8 +36,9 @@ def estimate_runs(
     problems = dict[tuple[str, str], str]()
     estimates = {}
     for run in track(runs, progress, "estimating times", unit="run", brief=True):
-        settings = run.settings.model_dump(mode="json", exclude=_NO_EFFECT)
-        kind = json.dumps([run.encoder_folder, settings], sort_keys=True)
+        settings = run.config.flat()
+        decisive = {name: settings[name] for name in settings.keys() - _NO_EFFECT}
+        kind = json.dumps([run.encoder_folder, decisive], sort_keys=True)
         if kind not in rates and (run.dataset, kind) not in problems:
             try:
                 rates[kind] = _measure(run, folders, device)
@@ -64,10 +65,11 @@ def total_time(estimates: Collection[Estimate], workers: int) -> str:
 
 def _size(run: PlannedRun, folders: Folders) -> int:
     """Return the number of training videos seen over all epochs."""
-    if run.settings.steps is not None:
-        return run.settings.steps * run.settings.batch_size
+    optimizer = run.config.optimizer
+    if optimizer.steps is not None:
+        return optimizer.steps * optimizer.batch_size
     videos = read_manifest(folders.features, run.dataset).videos
-    return max(1, run.settings.epochs * sum(video.split == "train" for video in videos))
+    return max(1, optimizer.epochs * sum(video.split == "train" for video in videos))
 
 
 def _measure(run: PlannedRun, folders: Folders, device: Device) -> float:
@@ -77,8 +79,7 @@ def _measure(run: PlannedRun, folders: Folders, device: Device) -> float:
     import torch
 
     from byov.train.feature_store import FeatureStore, open_training_data
-    from byov.train.methods import build_method
-    from byov.train.sampling import BatchSource
+    from byov.train.methods.base import build_method, training_batches
 
     times = list[float]()
     threads = torch.get_num_threads()
@@ -86,11 +87,10 @@ def _measure(run: PlannedRun, folders: Folders, device: Device) -> float:
     try:
         data = open_training_data(folders.features, run.dataset, run.encoder_folder, run.ratio)
         torch_device = pick_device(device)
-        model = build_method(data.width, run.settings).to(torch_device)
-        sampler = model.sampler(data.of("train"))
+        model = build_method(data.width, run.config).to(torch_device)
         store = FeatureStore(data, (), 0)
-        model.start_training(sampler.videos, store.read)
-        batches = BatchSource(model, sampler, store)
+        videos = data.split("train")
+        batches = training_batches(model, videos, store, run.config)
         for step in range(1 + STEPS):
             batch = tuple(clips.to(torch_device) for clips in batches.batch(step))
             loss = model(batch, torch.Generator())["loss"]
@@ -99,4 +99,4 @@ def _measure(run: PlannedRun, folders: Folders, device: Device) -> float:
             times.append(time.monotonic())
     finally:
         torch.set_num_threads(threads)
-    return (times[-1] - times[0]) / STEPS * batches.steps_per_epoch / len(sampler.videos)
+    return (times[-1] - times[0]) / STEPS * batches.steps_per_epoch / len(videos)

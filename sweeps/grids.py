@@ -23,17 +23,13 @@ from byov.evaluate.readers import first_header, read_manifest, row_title
 from byov.evaluate.scope import ALL, Scope, choose_scope
 from byov.evaluate.tasks import TASKS, EvaluationOptions
 from byov.records import Record, problem
-from byov.train import settings as shared
+from byov.train.config import DEFAULT_METHOD, DEFAULT_RATIO, RunConfig
 from byov.train.feature_store import choose_folder
+from byov.train.registry import SHORT_OPTIONS, all_settings, option_name, resolve
 
 SWEEP_FOLDER = ".sweep"  # inside the runs folder
 MAX_NAME_LENGTH = 120
-_LONG_NAMES = {short: name for name, short in shared.SHORT_OPTIONS.items()}
-_FIELDS = [
-    field for cls in shared.settings_classes().values() for field in cls.model_fields.items()
-]
-_PAIRS = {name for name, info in _FIELDS if get_origin(info.annotation) is tuple}
-_OPTIONAL = {name for name, info in _FIELDS if NoneType in get_args(info.annotation)}
+_LONG_NAMES = {short: name for name, short in SHORT_OPTIONS.items()}
 _IN_LABEL = ("recipe", "size", "tcn")  # settings that are part of a run's label
 _first_header = cache(first_header)
 
@@ -89,7 +85,7 @@ class PlannedRun:
     dataset: str
     encoder_folder: str
     ratio: float
-    settings: shared.TrainSettings
+    config: RunConfig
     encoder: str
     scope: Scope
     untrained: bool  # whether to also score the model at initialization
@@ -97,10 +93,12 @@ class PlannedRun:
     missing: str = ""  # command that extracts missing features; "" if none are missing
 
     def training_options(self) -> dict[str, Any]:
-        """Return the keyword arguments of `train_run` for a new run."""
-        without = set() if self.settings.steps is None else {"epochs"}
+        """Return the keyword arguments of `start_run`."""
         data = {"dataset": self.dataset, "encoder": self.encoder_folder, "ratio": self.ratio}
-        return data | self.settings.model_dump(exclude=without)
+        settings = self.config.flat()
+        if settings["steps"] is not None:
+            del settings["epochs"]
+        return data | settings
 
 
 def read_grid(path: Path) -> RunGrid:
@@ -149,21 +147,22 @@ def _alternatives(settings: Mapping[str, Any]) -> dict[str, list[Any]]:
 
     For settings that are pairs, a list of two numbers is one value.
     """
-    found = {}
+    types = {name: field.annotation for name, field in all_settings().items()}
+    alternatives = {}
     for key, value in settings.items():
         name = _LONG_NAMES.get(key, key.replace("-", "_"))
         is_pair = (
-            name in _PAIRS
+            get_origin(types.get(name)) is tuple
             and isinstance(value, list)
             and not any(isinstance(item, list) for item in value)
         )
         values = value if isinstance(value, list) and not is_pair else [value]
         if not values:
             raise SweepError(f"{name} is an empty list; give at least one value")
-        if name in _OPTIONAL:
+        if NoneType in get_args(types.get(name)):
             values = [None if item == "none" else item for item in values]
-        found[name] = [tuple(item) if isinstance(item, list) else item for item in values]
-    return found
+        alternatives[name] = [tuple(item) if isinstance(item, list) else item for item in values]
+    return alternatives
 
 
 def plan_runs(
@@ -195,7 +194,7 @@ def plan_runs(
             raise SweepError(f"{grid.source}: {error}") from None
         for run in _titled(planned):
             other = runs.setdefault(run.name, run)
-            if (other.settings, other.ratio) != (run.settings, run.ratio):
+            if (other.config, other.ratio) != (run.config, run.ratio):
                 raise SweepError(
                     f"{grid.source}: two runs are called {run.name}. Rename the grid, or omit its "
                     "name."
@@ -229,7 +228,7 @@ def _planned(
     for key in ("dataset", "encoder", "method", "title"):
         if not isinstance(values.get(key, ""), str):
             raise SweepError(f"{key} is {values[key]!r}; it must be a string")
-    ratio = values.get("ratio", shared.DEFAULT_RATIO)
+    ratio = values.get("ratio", DEFAULT_RATIO)
     missing = ""
     header = None
     if type(ratio) not in (int, float) or not 0 < ratio <= 1:
@@ -265,14 +264,14 @@ def _planned(
         )
     other_keys = ("dataset", "encoder", "ratio", "method", "title")
     given = {key: value for key, value in values.items() if key not in other_keys}
-    settings = shared.resolve_settings(values.get("method", shared.DEFAULT_METHOD), dataset, given)
+    config = resolve(values.get("method", DEFAULT_METHOD), dataset, given)
     title = values.get("title", "")
-    for name, value in {"ratio": ratio_key(ratio), **settings.model_dump()}.items():
+    for name, value in {"ratio": ratio_key(ratio), **config.flat()}.items():
         title = title.replace(f"{{{name}}}", _value_text(value))
-    run = _run_name(grid, block, settings, folder, ratio, has_encoder="encoder" in values)
+    run = _run_name(grid, block, config, folder, ratio, has_encoder="encoder" in values)
     untrained = grid.evaluation.untrained
     return PlannedRun(
-        run, dataset, folder.name, float(ratio), settings, encoder, scope, untrained, title, missing
+        run, dataset, folder.name, float(ratio), config, encoder, scope, untrained, title, missing
     )
 
 
@@ -286,7 +285,7 @@ def _scope(choice: EvaluationChoice, features_dir: Path, dataset: str) -> Scope:
 def _run_name(
     grid: RunGrid,
     block: GridBlock,
-    settings: shared.TrainSettings,
+    config: RunConfig,
     folder: Path,
     ratio: float,
     *,
@@ -298,25 +297,24 @@ def _run_name(
     the name is too long, a digest replaces the last settings.
     """
     dataset = folder.parent.name
-    kind = type(settings)
-    label = {name: getattr(settings, name) for name in _IN_LABEL if name in kind.model_fields}
-    # Skip validation, because the defaults may conflict with the unnamed settings.
-    usual = kind.model_construct(**(kind.presets(dataset, label) | label | dict(block.unnamed)))
+    settings = config.flat()
+    label = {name: settings[name] for name in _IN_LABEL if name in settings}
+    usual = config.method.defaults(dataset, label) | label | dict(block.unnamed)
     different = [
         _setting_text(name, value, "-")
-        for name, value in settings
-        if name != "seed" and value != getattr(usual, name)
+        for name, value in settings.items()
+        if name not in ("seed", "method") and value != usual[name]
     ]
     head = [
         dataset,
-        settings.label,
+        config.method.label,
         *([folder.name] if has_encoder else []),
         f"r{ratio_key(ratio)}",
     ]
     words = [*([grid.name] if grid.name else []), *different]
-    tail = [f"s{settings.seed}"]
+    tail = [f"s{config.seed}"]
     if len("-".join((*head, *words, *tail))) > MAX_NAME_LENGTH:
-        encoded = json.dumps(settings.model_dump(mode="json"), sort_keys=True).encode()
+        encoded = json.dumps(settings, sort_keys=True).encode()
         tail.insert(0, hashlib.sha256(encoded).hexdigest()[:8])
         while words and len("-".join((*head, *words, *tail))) > MAX_NAME_LENGTH:
             words.pop()
@@ -326,16 +324,16 @@ def _run_name(
 def _titled(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     """Fill in missing titles with the settings that vary between runs of the same method."""
     several_ratios = len({run.ratio for run in runs}) > 1
-    found: dict[tuple[str, str, str], set[Any]] = {}
+    values: dict[tuple[str, str, str], set[Any]] = {}
     for run in runs:
-        for name, value in run.settings:
-            found.setdefault((run.dataset, run.settings.title, name), set()).add(value)
+        for name, value in run.config.flat().items():
+            values.setdefault((run.dataset, run.config.title, name), set()).add(value)
     titled = []
     for run in runs:
-        words = [row_title(run.settings.title, run.encoder)]
+        words = [row_title(run.config.title, run.encoder)]
         words += [f"STM {ratio_key(run.ratio)}"] if several_ratios else []
-        for name, value in run.settings:
-            if name != "seed" and len(found[run.dataset, run.settings.title, name]) > 1:
+        for name, value in run.config.flat().items():
+            if name != "seed" and len(values[run.dataset, run.config.title, name]) > 1:
                 words.append(_setting_text(name, value, " "))
         titled.append(replace(run, title=run.title or ", ".join(words)))
     return titled
@@ -345,7 +343,7 @@ def _setting_text(name: str, value: Any, separator: str) -> str:
     """Format a setting as in "decoder-depth2" and "no-causal", or "decoder depth 2" and "no
     causal".
     """
-    shown = shared.option_name(name).replace("-", separator)
+    shown = option_name(name).replace("-", separator)
     if isinstance(value, bool):
         return shown if value else f"no{separator}{shown}"
     return shown + separator.strip("-") + _value_text(value)

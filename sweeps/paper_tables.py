@@ -21,7 +21,7 @@ from byov.sweeps.grids import Folders, GridBlock, PlannedRun, RunGrid, plan_runs
 from byov.sweeps.sweep import SweepResult
 from byov.sweeps.sweep_tables import RowGroup, row_groups, untrained_rows
 from byov.text import pluralize
-from byov.train.settings import DEFAULT_METHOD
+from byov.train.config import DEFAULT_METHOD
 
 EXPERIMENTS = Path(__file__).parent / "experiments"
 STANDARD: Protocol = "standard"
@@ -280,7 +280,7 @@ def _panel(
     ours = {
         group.run.ratio
         if setting == "ratio"
-        else float(getattr(group.run.settings, setting)): group.mean()[STANDARD]
+        else float(group.run.config.flat()[setting]): group.mean()[STANDARD]
         for group in groups
     }
     theirs = {float(row.name.split()[-1]): row for row in published}

@@ -39,8 +39,8 @@ from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable, never
 from byov.sweeps.estimates import estimate_runs, total_time
 from byov.sweeps.grids import SWEEP_FOLDER, Folders, PlannedRun, joint_scope
 from byov.text import format_duration, pluralize
-from byov.train.run import train_run
-from byov.train.settings import differences, settings_of
+from byov.train.registry import differences, run_config
+from byov.train.runs import Execution, resume_run, start_run
 from byov.workers import ClusterOptions, LocalWorkers, RayWorkers, Workers
 
 LOGGER = logging.getLogger(__name__)
@@ -111,16 +111,16 @@ class RunTask:
         )
         if is_pruned or (folder / SCORES_NAME).exists():
             return
-        is_started = (folder / CONFIG_NAME).exists()
-        train_run(
-            self.name,
-            resume=is_started,
+        execution = Execution(
             device=self.device,
             features_dir=self.folders.features,
             runs_dir=self.folders.runs,
             stop=stop,
-            **({} if is_started else self.run.training_options()),
         )
+        if (folder / CONFIG_NAME).exists():
+            resume_run(self.name, execution)
+        else:
+            start_run(self.name, execution, **self.run.training_options())
 
     def _score(self, stop: Stop) -> None:
         # Score the trained model last, because its scores mark the run as finished.
@@ -262,12 +262,12 @@ def run_status(run: PlannedRun, folders: Folders) -> RunStatus:
             run.dataset,
             run.encoder_folder,
             f"merged/{ratio_key(run.ratio)}",
-            run.settings.method,
+            run.config.method.name,
         )
         other = (
             [", ".join(recorded)]
             if recorded != wanted
-            else differences(run.settings, settings_of(record))
+            else differences(run.config, run_config(record))
         )
         if other:
             raise SweepError(

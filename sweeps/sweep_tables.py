@@ -46,7 +46,7 @@ def row_groups(runs: Sequence[PlannedRun], result: SweepResult, folders: Folders
     finished = {status.name for status in result.runs if status.state == "finished"}
     same_but_for_seed: dict[str, list[PlannedRun]] = {}
     for run in runs:
-        settings = run.settings.model_dump() | {"seed": None}
+        settings = run.config.flat() | {"seed": None}
         key = repr((run.dataset, run.encoder_folder, run.ratio, settings))
         same_but_for_seed.setdefault(key, []).append(run)
     groups = []

@@ -30,7 +30,7 @@ ENVIRONMENT = {key: value for key, value in os.environ.items() if key not in _UN
 }
 SERVER = multiprocessing.get_context("forkserver")
 # Adam imports the last one.
-SERVER.set_forkserver_preload(["byov.cli.train", "byov.train.run", "torch._dynamo"])
+SERVER.set_forkserver_preload(["byov.cli.train", "byov.train.runs", "torch._dynamo"])
 
 
 def skip_or_fail(reason: str) -> NoReturn:

@@ -3,6 +3,7 @@
 import ast
 import sys
 from collections import Counter
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,30 @@ def test_folder_imports_only_what_it_may(folder):
     for path in modules(folder):
         forbidden = imported(path) - MAY_IMPORT[folder] - EVERYWHERE - PUBLIC_API.get(path, set())
         assert not forbidden, f"{path.relative_to(ROOT)} imports {', '.join(sorted(forbidden))}"
+
+
+def test_modules_import_downward_only():
+    """Check that module-level imports, in train/ also those for type checking, have no cycle."""
+    paths = {module_name(path): path for folder in MAY_IMPORT for path in modules(folder)}
+    imports = {}
+    for name, path in paths.items():
+        statements = list(parse(path).body)
+        if path.is_relative_to(ROOT / "train"):
+            statements += [node for block in statements for node in getattr(block, "body", ())]
+        targets = set()
+        for node in statements:
+            if isinstance(node, ast.ImportFrom):
+                targets |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            elif isinstance(node, ast.Import):
+                targets |= {alias.name for alias in node.names}
+        imports[name] = targets & paths.keys()
+    TopologicalSorter(imports).prepare()  # raises CycleError
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    names = [part for part in ("byov", *parts[parts[0] == "byov" :]) if part != "__init__"]
+    return ".".join(names)
 
 
 def test_every_source_folder_has_an_import_rule():

@@ -67,8 +67,8 @@ HEAVY = {"torch", "transformers", "sklearn", "scipy", "matplotlib", "PIL"}
     ("modules", "unwanted"),
     [
         ("byov", HEAVY | {"h5py", "numpy", "pydantic", "av", "importlib.metadata"}),
-        ("byov.cli.train, byov.train.run", HEAVY - {"torch"} | {"av"}),
-        ("byov.train.run", {"typer", "rich"}),
+        ("byov.cli.train, byov.train.runs", HEAVY - {"torch"} | {"av"}),
+        ("byov.train.runs", {"typer", "rich"}),
         ("byov.apply.run, byov.cli.sweep", HEAVY - {"torch"}),
         (
             "byov.cli.align, byov.cli.cache, byov.cli.embed, "

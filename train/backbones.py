@@ -24,6 +24,8 @@ class FrameHead(FrameBackbone):
     features.
     """
 
+    is_causal = True
+
     def __init__(self, width: int, latent: int, context: int) -> None:
         super().__init__()
         self.context = context
@@ -62,7 +64,7 @@ class ClipTransformer(FrameBackbone):
 
     def __init__(self, width: int, latent: int, frames: int, *, causal: bool = False) -> None:
         super().__init__()
-        self.causal = causal
+        self.is_causal = causal
         self.frame = nn.Sequential(
             *_layer(width, HIDDEN), *_layer(HIDDEN, HIDDEN), nn.Linear(HIDDEN, WIDTH)
         )
@@ -76,7 +78,7 @@ class ClipTransformer(FrameBackbone):
         features = torch.cat([clip.features for clip in clips])
         mask = ~torch.cat([clip.padding for clip in clips])[:, None, None]
         batch, length = features.shape[:2]
-        if self.causal:
+        if self.is_causal:
             mask = mask & torch.ones(length, length, dtype=torch.bool, device=mask.device).tril()
         # Dropout uses PyTorch's global generator, which is seeded for this call and restored
         # afterwards.
@@ -96,7 +98,7 @@ class ClipTransformer(FrameBackbone):
         )
         for block in self.blocks:
             assert isinstance(block, Block)
-            x = block.forward_long(x, causal=self.causal)
+            x = block.forward_long(x, causal=self.is_causal)
         latents: Tensor = self.out(x)
         self.train(was_training)
         return latents
@@ -109,7 +111,7 @@ class ClipTransformer(FrameBackbone):
         x = self.frame(features.flatten(0, 1)).unflatten(0, features.shape[:2])
         sampled = index.shape[1]
         length = index[:, -1] + 1  # padding repeats the last frame
-        if self.causal:
+        if self.is_causal:
             positions = self.positions(index, length)
         else:
             positions = interpolate_table(self.positions.table, length.clamp(max=sampled), sampled)

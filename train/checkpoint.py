@@ -7,10 +7,10 @@ import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field, ValidationError
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 from torch.optim import Optimizer
@@ -19,9 +19,7 @@ from byov.cache.atomic import write_bytes
 from byov.cache.digests import BLANK_SEAL, METADATA_KEY, check_weights, seal
 from byov.errors import CacheError, TrainError
 from byov.records import Record
-
-if TYPE_CHECKING:  # avoids a circular import
-    from byov.train.methods.base import Method
+from byov.train.methods.base import Method
 
 LOGGER = logging.getLogger(__name__)
 KEPT_CHECKPOINTS = 2  # the newest, and the previous one in case the newest is damaged
@@ -38,20 +36,9 @@ class TrainingState(Record, frozen=False):
     best_metrics: dict[str, float] = Field(default_factory=dict)
 
 
-def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Return a dict mapping the tensor names in a safetensors file to shapes, without reading the
-    tensors.
-    """
-    try:
-        with safe_open(path, framework="np") as file:
-            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
-        raise TrainError(f"{path} is not a readable safetensors file: {error}") from error
-
-
 def save_checkpoint(
     folder: Path,
-    model: "Method",
+    model: Method,
     optimizer: Optimizer,
     state: TrainingState,
     metadata: Mapping[str, Any],
@@ -74,7 +61,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    folder: Path, model: "Method", optimizer: Optimizer, metadata: Mapping[str, Any]
+    folder: Path, model: Method, optimizer: Optimizer, metadata: Mapping[str, Any]
 ) -> TrainingState | None:
     """Load the newest usable checkpoint into the model and optimizer; return its state, or None if
     there is none.
@@ -135,7 +122,7 @@ def file_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None
     return seal(save(content, metadata={METADATA_KEY: json.dumps({**BLANK_SEAL, **metadata})}))
 
 
-def _restore(tensors: Mapping[str, Tensor], model: "Method", optimizer: Optimizer) -> None:
+def _restore(tensors: Mapping[str, Tensor], model: Method, optimizer: Optimizer) -> None:
     for name, tensor in model.training_state().items():
         tensor.copy_(tensors[f"memory.{name}"])
     prefix = "model."

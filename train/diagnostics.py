@@ -16,24 +16,17 @@ OBJECTIVES = {"self": "Self-view modeling", "cross": "Cross-view modeling"}
 REMEDY = "Train longer, pass --standardize dataset, or try another --lr."
 
 
-class Diagnostics:
-    """Function that returns `Method.diagnose` on a fixed batch of training clips; empty for most
-    methods.
-    """
-
-    def __init__(self, batches: BatchSource, device: torch.device) -> None:
-        self._batches = batches
-        self._device = device
-
-    def __call__(self, model: Method) -> dict[str, float]:
-        if type(model).diagnose is Method.diagnose:
-            return {}
-        clips = tuple(view.to(self._device) for view in self._batches.fixed_batch(ITEMS))
-        was_training = model.training
-        model.eval()
-        values = model.diagnose(clips, torch.Generator().manual_seed(0))
-        model.train(was_training)
-        return values
+def diagnose(model: Method, batches: BatchSource) -> dict[str, float]:
+    """Return `Method.diagnose` on a fixed batch of training clips; empty for most methods."""
+    if type(model).diagnose is Method.diagnose:
+        return {}
+    device = next(model.parameters()).device
+    clips = tuple(view.to(device) for view in batches.fixed_batch(ITEMS))
+    was_training = model.training
+    model.eval()
+    values = model.diagnose(clips, torch.Generator().manual_seed(0))
+    model.train(was_training)
+    return values
 
 
 def explain_diagnostics(values: Mapping[str, float]) -> list[str]:
@@ -79,18 +72,25 @@ def _describe_context(values: Mapping[str, float]) -> str:
 
 
 def explain_selection(records: Sequence[Mapping[str, float]], select: str) -> list[str]:
-    """Say so if no validated model scores higher on the val split than the untrained one.
+    """Say so if the saved model does not score higher on the val split than the untrained one.
 
     `records` contains the lines of metrics.jsonl, `select` the metric that selects the saved model.
+    If the last model is saved, cross-view retrieval decides or, without labels, Kendall's tau.
     """
-    scores = {int(record["epoch"]): record[select] for record in records if select in record}
-    trained = {epoch: score for epoch, score in scores.items() if epoch}
-    if 0 not in scores or not trained or max(trained.values()) > scores[0]:
+    metrics = ("retrieval", "tau") if select == "last" else (select,)
+    metric = next((name for name in metrics if name in records[0]), None)
+    if metric is None:  # the untrained model was not validated
         return []
-    best = max(trained, key=lambda epoch: trained[epoch])
+    scores = {int(record["epoch"]): record[metric] for record in records if metric in record}
+    trained = {epoch: score for epoch, score in scores.items() if epoch}
+    if not trained:
+        return []
+    saved = max(trained) if select == "last" else max(trained, key=lambda epoch: trained[epoch])
+    if trained[saved] > scores[0]:
+        return []
     return [
-        f"The untrained model scores higher on the val split ({select} {scores[0]:.4f}) than the "
+        f"The untrained model scores higher on the val split ({metric} {scores[0]:.4f}) than the "
         "saved one "
-        f"({trained[best]:.4f}, epoch {best}), so do not report this run as a trained model. "
+        f"({trained[saved]:.4f}, epoch {saved}), so do not report this run as a trained model. "
         f"{REMEDY}"
     ]

@@ -14,14 +14,11 @@ from byov.cache.runs import check_model, embedding_path, embeddings_folder
 from byov.errors import Diverged, Interrupted
 from byov.progress import NO_PROGRESS, Progress, Stop, never, track
 from byov.train.feature_store import FeatureStore, TrainingData
-from byov.train.methods import build_method
-from byov.train.methods.base import Method
-from byov.train.settings import TrainSettings
+from byov.train.methods.base import Method, build_method
 
 
 def embed_videos(
     run: Path,
-    settings: TrainSettings,
     training: Mapping[str, Any],
     data: TrainingData,
     store: FeatureStore,
@@ -37,7 +34,7 @@ def embed_videos(
     """
     digest = check_model(run, training).sha256  # checked before loading, for clearer errors
     trained = Method.from_pretrained(run)
-    initial = build_method(data.width, settings)
+    initial = build_method(data.width, trained.config)
     initial.copy_feature_statistics(trained)
     models = [
         (False, digest, trained.to(device).eval()),

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,19 +20,13 @@ from byov.text import pluralize
 LOGGER = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class CachedVideo:
-    """Cached video with its manifest entry."""
+@dataclass(frozen=True, kw_only=True)
+class CachedVideo(VideoEntry):
+    """Manifest entry of a video in the cache, with its feature file."""
 
-    id: str
-    view: str
-    split: str
     frames: int
-    labels: tuple[int, ...] | None
-    path: Path  # the feature file
+    path: Path
     sha256: str  # digest of the features
-    pair: str | None = None
-    actions: tuple[int, ...] | None = None  # video-level action classes
 
 
 @dataclass(frozen=True)
@@ -47,10 +41,10 @@ class TrainingData:
     videos: tuple[CachedVideo, ...]
     digests: dict[str, str]  # digests of the train and val videos; see `training_digests`
 
-    def of(self, split: str, view: str | None = None) -> list[CachedVideo]:
+    def split(self, name: str, view: str | None = None) -> list[CachedVideo]:
         """Return the videos of a split, optionally restricted to one view."""
         return [
-            video for video in self.videos if video.split == split and view in (None, video.view)
+            video for video in self.videos if video.split == name and view in (None, video.view)
         ]
 
 
@@ -186,15 +180,5 @@ def _cached_video(header: Header, entry: VideoEntry, column: str, phases: int) -
             f"{header.frames} frames and {phases} phases. Run byov-extract again to update the "
             "manifest."
         )
-    sha256 = header.columns[column]
-    return CachedVideo(
-        entry.id,
-        entry.view,
-        entry.split,
-        header.frames,
-        labels,
-        header.path,
-        sha256,
-        entry.pair,
-        entry.actions,
-    )
+    known = asdict(entry) | {"frames": header.frames, "labels": labels}
+    return CachedVideo(**known, path=header.path, sha256=header.columns[column])

@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from byov.train.config import Norm, Position, PositionIn
 from byov.train.sampling import Clips
-from byov.train.settings import Norm, Position, PositionIn
 
 CHUNK_ROWS = 512  # number of frames of a long video processed at a time
 BASE = 10000.0  # wavelength base of sine-cosine positional encodings
@@ -221,9 +221,9 @@ class Positions(nn.Module):
     Args:
         frames: Number of frames per training clip, and of rows in the table of encodings.
         width: Width of the encodings.
-        mode: "interpolated": the table, interpolated to the number of sampled frames. "share":
-            normalized time within the clip, multiplied by the number of rows minus one. "index":
-            frame index within the clip. "none": zeros.
+        mode: "interpolated": the table, interpolated to the number of sampled frames.
+            "normalized": normalized time within the clip, multiplied by the number of rows minus
+            one. "index": frame index within the clip. "none": zeros.
     """
 
     table: Tensor
@@ -244,7 +244,7 @@ class Positions(nn.Module):
         sampled = index.shape[-1]
         if self.mode == "index":
             return sincos(index, self.width)
-        if self.mode == "share":
+        if self.mode == "normalized":
             return sincos(
                 index / (length - 1).clamp(min=1)[:, None] * (len(self.table) - 1), self.width
             )
@@ -293,6 +293,8 @@ class FrameBackbone(nn.Module):
     """Base class for backbones, which map each frame of a clip to a vector."""
 
     context = 0  # distance from a frame back to its context frame, in frames; 0 disables context
+    # Whether the embedding of the last frame does not depend on where in the action the clip ends.
+    is_causal = False
     # Reason why a batch cannot be split over processes, if any.
     needs_whole_batch: str | None = None
 
@@ -330,6 +332,7 @@ class Encoder(FrameBackbone):
         attention_window: int | None = None,
     ) -> None:
         super().__init__()
+        self.is_causal = position in ("index", "none")
         self.norm_first = norm == "before"
         self.attention_window = attention_window
         self.position_in = position_in

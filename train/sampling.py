@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -22,10 +22,8 @@ from torch import Tensor
 from byov.errors import TrainError
 from byov.records import VIEWS
 from byov.text import pluralize
+from byov.train.config import WHOLE_VIDEO
 from byov.train.feature_store import CachedVideo, FeatureStore
-
-if TYPE_CHECKING:  # avoids a circular import
-    from byov.train.methods.base import Method
 
 PREFETCH = 4  # number of batches to read ahead
 NO_EPOCH = 2**32 - 1  # seeds the draws of batches that are not part of any epoch
@@ -232,6 +230,27 @@ def draw_clip(
     return Draw(video, first, end, rows, min(end - first, frames))
 
 
+def draw_pair(
+    videos: Sequence[CachedVideo],
+    pairs: str,
+    frames: int,
+    crop: tuple[float, float] = WHOLE_VIDEO,
+    *,
+    skip_first: bool = False,
+) -> Pick[list[Draw]]:
+    """Return a function that draws one clip each from an ego and an exo video (`pairs` is "views"),
+    or from any two videos ("any").
+    """
+    pick = (
+        pick_views(videos, "--pairs views needs both views")
+        if pairs == "views"
+        else pick_any_two(videos)
+    )
+    return lambda rng: [
+        draw_clip(video, frames, crop, rng, skip_first=skip_first) for video in pick(rng)
+    ]
+
+
 def draw_part(
     video: CachedVideo, crop: tuple[float, float], rng: np.random.Generator
 ) -> tuple[int, int]:
@@ -263,27 +282,36 @@ def same_time_frames(
 
 
 class BatchSource:
-    """Training batches, indexed by step; the last batch of an epoch may have fewer than
-    `batch_size` items.
+    """Training batches, indexed by step.
 
-    `local_items` maps the size of the global batch to the range of items that this process trains
-    on. If the range is empty, the first item serves as a placeholder.
+    Args:
+        sampler: Draws the clips of an item.
+        store: Features of the videos.
+        prepare: Converts the cached features of a clip to inputs; see `Method.prepare`.
+        batch_size: Items per batch; the last batch of an epoch may have fewer.
+        seed: Seed of the sampler.
+        local_items: Maps the size of the global batch to the range of items that this process
+            trains on. If the range is empty, the first item serves as a placeholder.
     """
 
     def __init__(
         self,
-        method: "Method",
         sampler: Sampler,
         store: FeatureStore,
+        prepare: Callable[[Tensor], Tensor],
+        *,
+        batch_size: int,
+        seed: int,
         local_items: Callable[[int], range] = range,
     ) -> None:
-        self._method = method
         self._sampler = sampler
-        self._store = store
+        self.store = store
+        self._prepare = prepare
+        self._batch_size = batch_size
+        self._seed = seed
         self._local_items = local_items
-        self._batch_size = method.settings.batch_size
         self._video_index = {video.path: index for index, video in enumerate(sampler.videos)}
-        self.steps_per_epoch = sampler.steps_per_epoch(self._batch_size)
+        self.steps_per_epoch = sampler.steps_per_epoch(batch_size)
 
     def batch(self, step: int) -> Batch:
         """Return the batch for a step."""
@@ -300,9 +328,7 @@ class BatchSource:
         return self._batch(NO_EPOCH, range(items), first_item=0, items=items)
 
     def _batch(self, epoch: int, numbers: Sequence[int], *, first_item: int, items: int) -> Batch:
-        draws = [
-            self._sampler.draw(self._method.settings.seed, epoch, number) for number in numbers
-        ]
+        draws = [self._sampler.draw(self._seed, epoch, number) for number in numbers]
         return tuple(
             self._clips(clip, first_item=first_item, items=items)
             for clip in zip(*draws, strict=True)
@@ -328,9 +354,8 @@ class BatchSource:
         features = []
         context = []
         for draw in draws:
-            clip = self._method.prepare(
-                torch.from_numpy(self._store.read(draw.video)[draw.first : draw.end])
-            )
+            cached = self.store.read(draw.video)[draw.first : draw.end]
+            clip = self._prepare(torch.from_numpy(cached))
             index = torch.from_numpy(draw.rows)
             features.append(clip[index])
             context.append(clip[(index - self._sampler.context).clamp(min=0)])

@@ -25,11 +25,12 @@ from byov.errors import Diverged, Interrupted, TrainError
 from byov.progress import NO_PROGRESS, Progress, Stop, never
 from byov.text import format_duration
 from byov.train.checkpoint import TrainingState, file_bytes, load_checkpoint, save_checkpoint
+from byov.train.config import OptimizerConfig, RunConfig
+from byov.train.diagnostics import diagnose
 from byov.train.distributed import SINGLE_PROCESS, Processes
 from byov.train.methods.base import Method
 from byov.train.networks import at_least_float32
 from byov.train.sampling import Batch, BatchSource
-from byov.train.settings import OptimizerSettings
 from byov.train.trackers import Tracker
 
 LOGGER = logging.getLogger(__name__)
@@ -44,24 +45,24 @@ SHORTEST_ESTIMATE_SECONDS = 60.0
 STEP_STREAM = 0x6D61736B  # separates the random numbers in steps from other uses of the seed
 
 
-def learning_rate(settings: OptimizerSettings, step: int, steps_per_epoch: int) -> float:
+def learning_rate(config: OptimizerConfig, step: int, steps_per_epoch: int) -> float:
     """Return the learning rate for a step: linear warm-up, then constant or cosine decay to
     zero.
     """
-    warmup = settings.warmup * steps_per_epoch
-    total = settings.epochs * steps_per_epoch
+    warmup = config.warmup * steps_per_epoch
+    total = config.epochs * steps_per_epoch
     if step < warmup:
-        return settings.lr * (step + 1) / (warmup + 1)
-    if settings.schedule == "constant":
-        return settings.lr
-    return settings.lr * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1.0, total - warmup)))
+        return config.lr * (step + 1) / (warmup + 1)
+    if config.schedule == "constant":
+        return config.lr
+    return config.lr * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1.0, total - warmup)))
 
 
 class Trainer:
     """Training loop with validation, model selection, metrics and checkpoints.
 
     `select` names the metric from `validate` that selects the best model; if it is missing, the
-    last model is kept. `diagnose` returns further values to record whenever the model is validated.
+    last model is kept.
     `metadata` is stored in model files and checkpoints; its "identity" distinguishes runs.
     """
 
@@ -69,34 +70,33 @@ class Trainer:
         self,
         method: Method,
         batches: BatchSource,
+        config: RunConfig,
         *,
         folder: Path,
         device: torch.device,
         validate: Callable[[Method], dict[str, float]] | None,
         select: str,
         checkpoint_every: int,
-        diagnose: Callable[[Method], dict[str, float]] = lambda _: {},
         processes: Processes = SINGLE_PROCESS,
         metadata: Mapping[str, Any] | None = None,
     ) -> None:
         self.method = method.to(device)
         self.state = TrainingState()
-        self.total_steps = method.settings.epochs * batches.steps_per_epoch
-        self._settings = method.settings
+        self.total_steps = config.optimizer.epochs * batches.steps_per_epoch
+        self._config = config
         self._model = processes.wrap(self.method)
-        self._optimizer = OPTIMIZERS[self._settings.optimizer](
+        self._optimizer = OPTIMIZERS[config.optimizer.optimizer](
             self.method.parameters(),
-            lr=self._settings.lr,
-            weight_decay=self._settings.weight_decay,
+            lr=config.optimizer.lr,
+            weight_decay=config.optimizer.weight_decay,
             fused=device.type in ("cpu", "cuda"),
         )
-        self._batches = batches
+        self.batches = batches
         self._device = device
         self._processes = processes
         self._validate = validate
-        self._select = select
+        self.select = select
         self._checkpoint_every = checkpoint_every
-        self._diagnose = diagnose
         self._folder = folder
         self._metadata = dict(metadata or {})
         self.trackers: Sequence[Tracker] = ()
@@ -138,10 +138,10 @@ class Trainer:
             metrics = self._validate(self.method) if self._validate else {}
             self._write_record({"epoch": 0, "step": 0} | metrics | self._diagnostics())
         first = self.state.step
-        steps_per_epoch = self._batches.steps_per_epoch
+        steps_per_epoch = self.batches.steps_per_epoch
         started = 0.0
         with progress.bar("training", unit="step", total=self.total_steps, done=first) as bar:
-            for batch in self._batches.ahead(first, self.total_steps):
+            for batch in self.batches.ahead(first, self.total_steps):
                 self._train_step(batch)
                 epoch, step_of_epoch = divmod(self.state.step, steps_per_epoch)
                 is_read = step_of_epoch == 0 or self.state.step % READ_LOSSES_EVERY == 0
@@ -151,7 +151,7 @@ class Trainer:
                 if step_of_epoch == 0:
                     score = self._end_epoch(epoch)
                     if score is not None:
-                        bar.advance(0, latest=f"epoch={epoch}, val {self._select}={score:.4f}")
+                        bar.advance(0, latest=f"epoch={epoch}, val {self.select}={score:.4f}")
                 if self.state.step == first + 1:  # the first step is slow, so it is not timed
                     started = time.monotonic()
                 elif self.state.step == first + 1 + TIMED_STEPS and self._processes.is_main:
@@ -177,24 +177,20 @@ class Trainer:
 
     def _train_step(self, batch: Batch) -> None:
         """Take one optimizer step."""
-        settings = self._settings
+        config = self._config.optimizer
         step = self.state.step
         items = batch[0].items
         for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate(settings, step, self._batches.steps_per_epoch)
-        seed = np.random.SeedSequence([STEP_STREAM, settings.seed, step]).generate_state(
-            1, np.uint64
-        )[0]
-        generator = torch.Generator().manual_seed(int(seed))
+            group["lr"] = learning_rate(config, step, self.batches.steps_per_epoch)
+        seed = np.random.SeedSequence([STEP_STREAM, self._config.seed, step])
+        generator = torch.Generator().manual_seed(int(seed.generate_state(1, np.uint64)[0]))
 
         batch = tuple(clips.to(self._device) for clips in batch)
-        with torch.autocast(
-            self._device.type, torch.bfloat16, enabled=settings.precision == "bf16"
-        ):
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=config.precision == "bf16"):
             losses = self._model(batch, generator)
         (losses["loss"] * self._processes.loss_weight(items)).backward()
-        if settings.clip_grad is not None:
-            torch.nn.utils.clip_grad_norm_(self.method.parameters(), settings.clip_grad)
+        if config.clip_grad is not None:
+            torch.nn.utils.clip_grad_norm_(self.method.parameters(), config.clip_grad)
         self._optimizer.step()
         self._optimizer.zero_grad()
 
@@ -234,12 +230,12 @@ class Trainer:
         self.state.loss_sums = {}
         if not self._processes.is_main:
             return None
-        is_last = epoch == self._settings.epochs
+        is_last = epoch == self._config.optimizer.epochs
         metrics = dict[str, float]()
-        is_validated = is_last or epoch % self._settings.validate_every == 0
+        is_validated = is_last or epoch % self._config.selection.validate_every == 0
         if self._validate and is_validated:
             metrics = self._validate(self.method)
-            score = metrics.get(self._select)
+            score = metrics.get(self.select)
             best = self.state.best
             if score is None and best is None:
                 self.state.best_metrics = metrics
@@ -247,7 +243,7 @@ class Trainer:
                 self.state.best = score
                 self.state.best_metrics = metrics
                 self._write_model(MODEL_NAME)
-        means = {name: total / self._batches.steps_per_epoch for name, total in sums.items()}
+        means = {name: total / self.batches.steps_per_epoch for name, total in sums.items()}
         rate = self._optimizer.param_groups[0]["lr"]
         diagnostics = self._diagnostics() if is_validated else {}
         self._write_record(
@@ -255,13 +251,11 @@ class Trainer:
         )
         if is_last or epoch % self._checkpoint_every == 0:
             self._save_checkpoint()
-        return metrics.get(self._select)
+        return metrics.get(self.select)
 
     def _diagnostics(self) -> dict[str, float]:
-        return {
-            f"{DIAGNOSTICS_PREFIX}{name}": value
-            for name, value in self._diagnose(self.method).items()
-        }
+        values = diagnose(self.method, self.batches)
+        return {f"{DIAGNOSTICS_PREFIX}{name}": value for name, value in values.items()}
 
     def _write_record(self, record: dict[str, Any]) -> None:
         """Append a line to metrics.jsonl, without timestamps, so that repeated and resumed runs
@@ -297,7 +291,7 @@ class Trainer:
             raise self._diverged("The weights are no longer finite", self.state.step)
 
     def _diverged(self, what: str, step: int) -> Diverged:
-        epoch = step // self._batches.steps_per_epoch
+        epoch = step // self.batches.steps_per_epoch
         return Diverged(
             f"{what} at step {step} (epoch {epoch}). Start another run with a lower --lr or "
             "--clip-grad 1."

@@ -1,5 +1,6 @@
 """Validation metrics during training, computed with the functions of the evaluator."""
 
+import logging
 from collections.abc import Sequence
 from statistics import fmean
 
@@ -12,12 +13,27 @@ from byov.evaluate.frames import Frames, Missing
 from byov.evaluate.kendalls_tau import tau_for_selection
 from byov.evaluate.retrieval import mean_average_precision
 from byov.records import UNLABELED
-from byov.train.feature_store import CachedVideo, FeatureStore
+from byov.train.feature_store import CachedVideo, FeatureStore, TrainingData
 from byov.train.methods.base import Method
 
+LOGGER = logging.getLogger(__name__)
 CROSS_VIEW = ("ego2exo", "exo2ego")
 K = 10  # map@10, as in the paper's main table
 TAU_STRIDE = 5  # every 5th frame, as in AE2's evaluator
+
+
+def selection_metric(data: TrainingData, select: str) -> str:
+    """Return the model-selection metric, falling back to one that the val split supports."""
+    val = data.split("val")
+    labeled_views = {video.view for video in val if video.labels is not None}
+    if select == "last" or (val and select == "tau") or len(labeled_views) == 2:
+        return select
+    possible = "tau" if val else "last"
+    LOGGER.info(
+        f"--select {select} needs val videos of both views with phase labels; using --select "
+        f"{possible}"
+    )
+    return possible
 
 
 class Validator:

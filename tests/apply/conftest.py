@@ -57,13 +57,13 @@ def write_video(
 
 
 def edit_config(run: Path, *, settings: Mapping[str, Any] = {}, **training: Any) -> None:
-    """Change settings and entries of the training record in a run's config.json, and remove its
-    digest.
+    """Change options of the method and entries of the training record in a run's config.json, and
+    remove its digest.
     """
     config = json.loads((run / "config.json").read_text())
     config.pop(SEAL_NAME, None)
     config["training"] |= training
-    config["settings"] |= settings
+    config["settings"]["method"] |= settings
     (run / "config.json").write_text(json.dumps(config))
 
 

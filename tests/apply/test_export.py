@@ -6,8 +6,8 @@ import torch
 
 import byov
 from byov.apply import export
-from byov.train.methods import build_method
-from byov.train.settings import resolve_settings
+from byov.train.methods.base import build_method
+from byov.train.registry import resolve
 
 onnxruntime = pytest.importorskip("onnxruntime")
 # PyTorch's exporter uses deprecated PyTorch functions.
@@ -51,7 +51,7 @@ def test_onnx_files_have_the_outputs_of_the_run(byov_export, trained, tmp_path):
 def test_every_backbone_can_be_exported(method, settings, tmp_path):
     small = {"latent": 32, "depth": 1, "heads": 4, "decoder_depth": 1} if method == "byov" else {}
     run = byov.Run.__new__(byov.Run)
-    run.model = build_method(16, resolve_settings(method, "mine", settings | small)).eval()
+    run.model = build_method(16, resolve(method, "mine", settings | small)).eval()
     module = export._Embedder(run)
     inputs = [torch.randn(length, 16) for length in export.LENGTHS]
     for suffix in export.SUFFIXES:

@@ -17,13 +17,8 @@ from byov.cache.hdf5 import read_array, read_columns
 from byov.cache.manifest import Manifest, VideoEntry, load_manifest
 from byov.cache.runs import read_config
 from byov.data.video import FrameReader
-from byov.train.checkpoint import (
-    TrainingState,
-    file_bytes,
-    load_checkpoint,
-    save_checkpoint,
-    tensor_shapes,
-)
+from byov.train.checkpoint import TrainingState, file_bytes, load_checkpoint, save_checkpoint
+from byov.train.methods.base import tensor_shapes
 
 FRAMES = 137
 WIDTH = 24

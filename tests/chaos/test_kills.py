@@ -12,11 +12,11 @@ from tests.chaos.faults import contents, files_unlike, try_faults
 from tests.factories import write_cache
 from tests.processes import skip_or_fail
 
+from byov.apply.run import train_run
 from byov.cache.atomic import remove_abandoned, replacing, write_bytes
 from byov.cache.manifest import load_manifest
 from byov.cache.verify import read_failures, verify_run
 from byov.extract.extraction import extract_features
-from byov.train.run import train_run
 
 CHAOS = "CHAOS" in os.environ
 effects = pytest.mark.parametrize("effect", ["kill", "fail"])

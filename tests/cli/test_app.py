@@ -13,7 +13,7 @@ from byov.cli.exit_codes import FAILED
 from byov.cli.options import Config, RunsDir, UsageError
 from byov.cli.outputs import check_folder, check_outputs
 from byov.errors import CacheError
-from byov.train.settings import option_name, settings_classes
+from byov.train.registry import all_settings, option_name
 
 
 @pytest.fixture
@@ -281,6 +281,5 @@ def test_unusable_config_file(configured, text, expected):
 
 def test_every_described_setting_is_an_option_of_train():
     options = {name for option in typer.main.get_command(train.app).params for name in option.opts}
-    for kind in settings_classes().values():
-        described = {name for name, field in kind.model_fields.items() if field.description}
-        assert {f"--{option_name(name)}" for name in described} <= options
+    described = {name for name, field in all_settings().items() if field.description}
+    assert {f"--{option_name(name)}" for name in described} <= options

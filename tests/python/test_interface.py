@@ -186,7 +186,7 @@ def test_extraction_rejects(arguments, message):
 def test_defaults_are_the_newest_run_and_the_only_dataset(caplog):
     caplog.set_level(logging.INFO, "byov")
     run = byov.train_run(method="timeline", latent=32, frames=8, epochs=1)
-    assert (run.name, run.record.seed, run.model.settings.method) == (
+    assert (run.name, run.record.seed, run.model.config.method.name) == (
         "demo-timeline-r0.3-s0",
         0,
         "timeline",

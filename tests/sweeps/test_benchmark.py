@@ -10,7 +10,7 @@ from byov.cli.sweep import main
 from byov.sweeps import paper_tables
 from byov.sweeps.grids import plan_runs
 from byov.sweeps.paper_tables import PaperChoice, shipped_grid
-from byov.train.methods import METHODS
+from byov.train.registry import METHODS
 
 DATASETS = ("metaworld-door-open", "metaworld-hammer")
 GRID = f"""
@@ -57,7 +57,7 @@ def test_the_shipped_benchmark_has_every_method(tmp_path):
     runs = plan_runs(
         [shipped_grid("benchmark", tmp_path, PaperChoice())], tmp_path, allow_missing=True
     )
-    assert {run.settings.method for run in runs} == METHODS.keys()
+    assert {run.config.method.name for run in runs} == METHODS.keys()
     # byov is run with two recipes, and timeline also with --online and one seed
     assert len(runs) == 6 * (3 * (len(METHODS) + 1) + 1)
     assert {run.missing for run in runs} >= {

@@ -19,13 +19,13 @@ def test_every_combination_is_a_run(folders):
         {"ratio": [0.3, 1.0], "seed": [0, 1], "method": ["byov", "tcc"], "lr": 1e-3}, "grid.toml"
     )
     runs = plan_runs([grid], folders.features)
-    assert {(run.ratio, run.settings.seed, run.settings.method) for run in runs} == {
+    assert {(run.ratio, run.config.seed, run.config.method.name) for run in runs} == {
         (ratio, seed, method)
         for ratio in (0.3, 1.0)
         for seed in (0, 1)
         for method in ("byov", "tcc")
     }
-    assert {run.settings.lr for run in runs} == {1e-3}
+    assert {run.config.optimizer.lr for run in runs} == {1e-3}
     assert len({run.name for run in runs}) == 8
 
 
@@ -95,7 +95,7 @@ def test_equal_runs_are_planned_once(names):
 def test_pairs_and_none_are_values(folders):
     grid = parse_grid({"crop": [[0.5, 1.0], [1.0, 1.0]], "clip-grad": ["none", 1.0]}, "grid.toml")
     runs = plan_runs([grid], folders.features)
-    assert [(run.settings.crop, run.settings.clip_grad) for run in runs] == [
+    assert [(run.config.sampling.crop, run.config.optimizer.clip_grad) for run in runs] == [
         ((0.5, 1.0), None),
         ((0.5, 1.0), 1.0),
         ((1.0, 1.0), None),
@@ -107,7 +107,7 @@ def test_settings_are_those_of_the_dataset_in_the_cache(tmp_path):
     make_cache(tmp_path, "tennis_forehand")
     # Invalid with the default subset of 30.
     grid = parse_grid({"method": "ae2-alignment", "frames": 20}, "grid.toml")
-    assert [run.settings.subset for run in plan_runs([grid], tmp_path)] == [10]
+    assert [run.config.method.subset for run in plan_runs([grid], tmp_path)] == [10]
 
 
 def test_titles_name_the_settings_that_differ(folders):

@@ -87,7 +87,7 @@ def test_ablations_have_the_rows_of_the_paper(features, table):
 
 def test_ablations_change_the_named_setting(features):
     runs = {run.title: run for run in planned(features, *ABLATIONS, "depth", seeds=1)}
-    settings = {title: run.settings for title, run in runs.items()}
+    settings = {title: run.config.method for title, run in runs.items()}
     assert (runs["STM 0.1"].ratio, runs["- Token selection"].ratio) == (0.1, 1.0)
     assert settings["- Causal mask"].causal == "none"
     assert (settings["- MSM"].self_view, settings["- MSM"].cross_view) == (False, True)
@@ -126,11 +126,11 @@ def test_another_dataset_replaces_those_of_the_paper(features):
         small=True,
     )
     assert {(run.dataset, run.encoder_folder) for run in runs} == {("mine", "random--tiny")}
-    byov = [run for run in runs if run.settings.method == "byov"]
+    byov = [run for run in runs if run.config.method.name == "byov"]
     # The setting that the table varies.
-    assert {run.settings.latent for run in byov} == {64, 128, 256, 512}
-    assert {run.settings.depth for run in byov} == {2}
-    assert {run.settings.seed for run in runs} == {0, 1}
+    assert {run.config.method.latent for run in byov} == {64, 128, 256, 512}
+    assert {run.config.method.depth for run in byov} == {2}
+    assert {run.config.seed for run in runs} == {0, 1}
     assert "mine-paper-random--tiny-r0.3-small-s0" in {run.name for run in runs}
     only = planned(features, "table-1", datasets=("pour_milk",))
     assert {run.encoder_folder for run in only} == {"openai--clip-vit-base-patch16"}

@@ -29,7 +29,7 @@ from byov.evaluate.readers import RunEmbeddings
 from byov.sweeps.grids import parse_grid, plan_runs
 from byov.sweeps.sweep import FAILURE_NAME, SCORES_NAME, RunStatus, run_status
 from byov.sweeps.sweep_tables import row_groups, sweep_results
-from byov.train.run import train_run
+from byov.train.runs import Execution, embed_run
 
 SEEDS = {
     "seed": [0, 1],
@@ -214,13 +214,7 @@ def test_scores_follow_features_and_embeddings(run, folders):
     assert states(result) == ["failed"] * 2
     assert f"byov-train --run {NAMES[0]} --embed-only" in result.runs[0].detail
     for name in NAMES:
-        train_run(
-            name,
-            embed_only=True,
-            features_dir=folders.features,
-            runs_dir=folders.runs,
-            device="cpu",
-        )
+        embed_run(name, Execution("cpu", features_dir=folders.features, runs_dir=folders.runs))
     runs, result = run(**SEEDS)
     assert states(result) == ["finished"] * 2
     assert before != scores()

@@ -14,10 +14,9 @@ from tests.factories import write_cache
 from torch import Tensor
 
 from byov.train.feature_store import FeatureStore, TrainingData, open_training_data
-from byov.train.methods import METHODS
-from byov.train.methods.base import Method
+from byov.train.methods.base import Method, build_method, training_batches
+from byov.train.registry import METHODS, config_class, resolve
 from byov.train.sampling import BatchSource, Clips
-from byov.train.settings import resolve_settings
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SIZES = {"latent": 8, "depth": 2, "decoder_depth": 2, "heads": 2, "frames": 6, "subset": 4}
@@ -25,14 +24,12 @@ SIZES = {"latent": 8, "depth": 2, "decoder_depth": 2, "heads": 2, "frames": 6, "
 
 def sizes_of(method: str, sizes: Mapping[str, Any], **settings: Any) -> dict[str, Any]:
     """Return the sizes that are settings of the method and have an effect on its backbone."""
-    cls = METHODS[method].settings_class
-    unused = (
-        () if getattr(cls.model_construct(**settings), "has_encoder", False) else ("depth", "heads")
-    )
+    cls = config_class(method)
+    unused = cls.model_construct(**settings).unused
     return {
         name: value
         for name, value in sizes.items()
-        if name in cls.model_fields and name not in unused
+        if name in cls.settings() and name not in unused
     }
 
 
@@ -62,14 +59,11 @@ def make_method() -> Callable[..., Any]:
         name: str = "byov", *, width: int = 12, training: Any = None, **settings: Any
     ) -> Method:
         sizes = sizes_of(name, SIZES, **settings)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            method = METHODS[name](
-                width, resolve_settings(name, "demo", sizes | settings), training
-            )
-            with torch.no_grad():
-                for parameter in method.parameters():
-                    parameter.add_(0.1 * torch.randn_like(parameter))
+        method = build_method(width, resolve(name, "demo", sizes | settings), training)
+        noise = seeded()
+        with torch.no_grad():
+            for parameter in method.parameters():
+                parameter.add_(0.1 * torch.randn(parameter.shape, generator=noise))
         return method
 
     return make
@@ -174,10 +168,9 @@ def make_batches(training_data: TrainingData) -> Callable[..., BatchSource]:
     """
 
     def make(method: Method, *, preload: bool = True) -> BatchSource:
-        videos = training_data.of("train")
+        videos = training_data.split("train")
         store = FeatureStore(training_data, videos, 2**30 if preload else 0)
         assert store.preloaded == preload
-        method.start_training(videos, store.read)
-        return BatchSource(method, method.sampler(videos), store)
+        return training_batches(method, videos, store, method.config)
 
     return make

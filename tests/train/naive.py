@@ -19,25 +19,25 @@ def naive_losses(method: Byov, clips: Batch, generator: torch.Generator) -> Loss
     generator.
     """
     ego, exo = clips
-    visible_self = [draw_visible(view, method.settings.mask_self, generator) for view in clips]
-    visible_cross = [draw_visible(view, method.settings.mask_cross, generator) for view in clips]
+    visible_self = [draw_visible(view, method.mask_self, generator) for view in clips]
+    visible_cross = [draw_visible(view, method.mask_cross, generator) for view in clips]
     losses = {}
-    if method.settings.self_view:
+    if method.self_view:
         losses["self"] = sum(
             _self_view(method, *view) for view in zip(clips, visible_self, strict=True)
         )
-    if method.settings.cross_view:
+    if method.cross_view:
         views = zip((ego, exo), (exo, ego), visible_cross, strict=True)
         losses["cross"] = sum(_cross_view(method, *view) for view in views)
-    weights = {"self": 0.5 if method.settings.masked_only else 1.0, "cross": 1.0}
+    weights = {"self": 0.5 if method.masked_only else 1.0, "cross": 1.0}
     return {
         "loss": sum((weights[name] * loss for name, loss in losses.items()), torch.zeros(()))
     } | losses
 
 
 def _self_view(method: Byov, view: Clips, visible: Tensor) -> Tensor:
-    tokens = _mask_filled(method, view, visible, strict=method.settings.causal == "strict")
-    (decoded,) = method.decoder([tokens], [view.sampled], [method.settings.causal != "none"])
+    tokens = _mask_filled(method, view, visible, strict=method.causal == "strict")
+    (decoded,) = method.decoder([tokens], [view.sampled], [method.causal != "none"])
     return _error(method, view, decoded, visible)
 
 
@@ -96,7 +96,7 @@ def _positions(positions: torch.nn.Module, view: Clips) -> Tensor:
 
 def _error(method: Byov, view: Clips, decoded: Tensor, visible: Tensor) -> Tensor:
     error = (decoded - view.features).square().mean(dim=-1)
-    if not method.settings.masked_only:
+    if not method.masked_only:
         return error.mean()
     masked = [
         frame

@@ -6,17 +6,16 @@ from tests.train.conftest import seeded
 
 from byov.train import backbones
 from byov.train.backbones import HIDDEN, FrameHead
-from byov.train.methods.base import build_backbone
-from byov.train.settings import resolve_settings
+from byov.train.methods.base import build_method
+from byov.train.registry import resolve
 
 WIDTH = 12
 
 
 def build(backbone, **settings):
     sizes = {"depth": 2, "heads": 2} if backbone == "encoder" else {}
-    torch.manual_seed(0)
     given = {"backbone": backbone, "latent": 8, "frames": 6} | sizes | settings
-    return build_backbone(WIDTH, resolve_settings("tcc", "demo", given))
+    return build_method(WIDTH, resolve("tcc", "demo", given)).backbone
 
 
 @pytest.mark.parametrize("kind", ["frame", "transformer", "encoder"])

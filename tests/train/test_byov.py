@@ -13,7 +13,7 @@ from byov.train.networks import draw_visible, masked_frames
 
 def visible_frames(method, clips):
     generator = seeded()
-    ratios = {"self": method.settings.mask_self, "cross": method.settings.mask_cross}
+    ratios = {"self": method.mask_self, "cross": method.mask_cross}
     return {
         name: [draw_visible(view, ratio, generator) for view in clips]
         for name, ratio in ratios.items()
@@ -28,7 +28,7 @@ def reconstructions(method, clips):
     hook = method.decoder.register_forward_hook(lambda _, __, frames: outputs.extend(frames))
     method(clips, seeded())
     hook.remove()
-    names = ["self"] * method.settings.self_view + ["cross"] * method.settings.cross_view
+    names = ["self"] * method.self_view + ["cross"] * method.cross_view
     return {name: outputs[2 * number : 2 * number + 2] for number, name in enumerate(names)}
 
 
@@ -72,7 +72,7 @@ SWITCHES = [
 POSITIONS = [
     {"position": "interpolated"},
     {"position": "index"},
-    {"position": "share", "position_in": "latent"},
+    {"position": "normalized", "position_in": "latent"},
 ]
 
 
@@ -265,7 +265,7 @@ def test_diagnostics_of_a_decoder_that_ignores_the_other_view(make_method, make_
     ] * 3
 
 
-@pytest.mark.parametrize("position", ["interpolated", "share", "index", "none"])
+@pytest.mark.parametrize("position", ["interpolated", "normalized", "index", "none"])
 def test_mask_tokens_always_have_positions(make_method, make_clips, position):
     visible = torch.zeros(1, 0, dtype=torch.int64)
     tokens = make_method(position=position).decoder.tokens(

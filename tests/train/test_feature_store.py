@@ -54,10 +54,13 @@ def test_features_are_found_by_name_or_because_they_are_the_only_ones(
 def test_videos_have_the_facts_of_the_manifest(features_dir, folder):
     data = open_training_data(features_dir, None, None, 0.3)
     assert len(data.videos) == 11
-    assert [(video.id, video.frames) for video in data.of("train", "exo")] == [("c", 33), ("a", 50)]
-    assert [video.id for video in data.of("val")] == ["d", "e", "f", "g"]
-    assert [video.pair for video in data.of("train")] == ["p", None, "q", "p", "q"]
-    (video,) = data.of("test", "ego")
+    assert [(video.id, video.frames) for video in data.split("train", "exo")] == [
+        ("c", 33),
+        ("a", 50),
+    ]
+    assert [video.id for video in data.split("val")] == ["d", "e", "f", "g"]
+    assert [video.pair for video in data.split("train")] == ["p", None, "q", "p", "q"]
+    (video,) = data.split("test", "ego")
     assert video.labels == tuple(frame * 3 // 20 for frame in range(20))
     (folder / "ego" / "b.h5").unlink()  # videos that are not in the cache are skipped
     assert "b" not in [
@@ -67,7 +70,7 @@ def test_videos_have_the_facts_of_the_manifest(features_dir, folder):
 
 def test_features_are_preloaded_if_they_fit(features_dir):
     data = open_training_data(features_dir, None, None, 1.0)
-    videos = data.of("train", "ego")
+    videos = data.split("train", "ego")
     size = (40 + 25 + 3) * 16 * 2
     preloaded = FeatureStore(data, videos, size)
     lazy = FeatureStore(data, videos, size - 1)

@@ -9,8 +9,8 @@ from huggingface_hub import HfApi
 from safetensors.torch import load_file, save_file
 
 from byov.errors import TrainError
-from byov.train.methods.base import Method
-from byov.train.methods.byov import Byov, ByovSettings
+from byov.train.methods.base import Method, build_method
+from byov.train.registry import resolve
 
 RECORD = {
     "dataset": "pour_milk",
@@ -28,12 +28,14 @@ HOSTILE = (
 
 
 def edit_config(folder, **changes):
-    """Change entries of config.json; names that start with a dot refer to entries of its
-    "settings".
+    """Change entries of config.json; names that start with a dot refer to the options of the
+    method.
     """
     config = json.loads((folder / "config.json").read_text())
     for name, value in changes.items():
-        (config["settings"] if name.startswith(".") else config)[name.removeprefix(".")] = value
+        (config["settings"]["method"] if name.startswith(".") else config)[
+            name.removeprefix(".")
+        ] = value
     (folder / "config.json").write_text(json.dumps(config))
 
 
@@ -72,7 +74,7 @@ def test_weights_of_another_architecture_are_refused(make_method, tmp_path):
 @pytest.mark.parametrize(
     "changes",
     [
-        {".method": "dreams"},
+        {".name": "dreams"},
         {".latent": "256; rm -rf"},
         {".latent": 10**6},
         {".rotary": True},
@@ -110,12 +112,12 @@ def card_text(model):
 
 def test_the_card_states_method_data_and_metrics(make_method):
     with torch.device("meta"):
-        assert "13.100 million parameters" in card_text(Byov(768, ByovSettings()))
+        assert "13.100 million parameters" in card_text(build_method(768, resolve("byov", "", {})))
     model = make_method(training=RECORD)
     card = card_text(model)
     assert "method `byov`" in card
     assert json.loads(card.split("```json\n")[1].split("```")[0]) == RECORD | {
-        "settings": model.config["settings"]
+        "settings": model.config.model_dump(mode="json")
     }
     baseline = card_text(make_method("tcc", training=RECORD))
     assert "\n# TCC\n" in baseline

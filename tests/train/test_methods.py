@@ -12,11 +12,10 @@ from torch import Tensor
 from byov.cache.features import SMALLEST_DEVIATION, standardize
 from byov.cache.hdf5 import read_array
 from byov.errors import TrainError
-from byov.train.methods import METHODS, build_method
-from byov.train.methods.base import Method
+from byov.train.methods.base import Method, build_method
 from byov.train.methods.byov import Byov
 from byov.train.methods.timeline import Timeline
-from byov.train.settings import resolve_settings
+from byov.train.registry import METHODS, config_class, resolve
 
 
 @pytest.fixture
@@ -54,7 +53,7 @@ def tensor_fields(clips):
 def test_initialization_depends_on_the_seed_only(each_method):
     def built(global_seed, **settings):
         torch.manual_seed(global_seed)
-        method = build_method(12, resolve_settings(each_method, "demo", settings))
+        method = build_method(12, resolve(each_method, "demo", settings))
         return method.state_dict(), torch.rand(1)
 
     (first, after) = built(0)
@@ -100,7 +99,7 @@ def test_a_loss_is_the_mean_over_the_items(make, make_batches):
     if make().needs_whole_batch:
         pytest.skip("cannot be split over processes")
     padded = set()
-    clips_per_item = {"clips": 4} if hasattr(make().settings, "clips") else {}
+    clips_per_item = {"clips": 4} if hasattr(make(), "clips") else {}
     for seed in range(4):
         method = make(batch_size=2, seed=seed, **clips_per_item).double()
         clips = tuple(
@@ -163,9 +162,9 @@ def test_constant_features_give_finite_losses_and_gradients(make, make_batches, 
 def test_one_batch_is_overfit(make, make_batches, training_data, each_method):
     # Weighted losses are relative to a running mean, so they need not fall.
     changes = {"latent": 32, "weighted": False}
-    known = METHODS[each_method].settings_class.model_fields
-    settings = make(**{name: value for name, value in changes.items() if name in known}).settings
-    method = build_method(training_data.width, settings)
+    known = config_class(each_method).settings()
+    config = make(**{name: value for name, value in changes.items() if name in known}).config
+    method = build_method(training_data.width, config)
     clips = make_batches(method).batch(0)
     optimizer = torch.optim.Adam(method.parameters(), lr=3e-3)
     losses = []
@@ -190,9 +189,9 @@ def test_a_saved_model_loads(make, each_method, tmp_path):
     assert load_file(folder / "model.safetensors").keys() == method.state_dict().keys()
     loaded = Method.from_pretrained(folder)
     assert type(loaded) is METHODS[each_method]
-    assert (loaded.width, loaded.settings, loaded.record) == (
+    assert (loaded.width, loaded.config, loaded.record) == (
         method.width,
-        method.settings,
+        method.config,
         {"dataset": "demo"},
     )
     features = torch.randn(9, method.width)
@@ -236,7 +235,7 @@ def test_features_are_standardized_over_the_dataset(make, make_batches, training
     plain = make(standardize="none")
     make_batches(method)
     frames = np.concatenate(
-        [read_array(video.path, "merged/0.3") for video in training_data.of("train")]
+        [read_array(video.path, "merged/0.3") for video in training_data.split("train")]
     )
     mean = frames.astype(np.float64).mean(axis=0)
     deviation = frames.astype(np.float64).std(axis=0)
@@ -251,7 +250,7 @@ def test_features_are_standardized_over_the_dataset(make, make_batches, training
 
 @pytest.mark.parametrize(
     "method",
-    [name for name, kind in METHODS.items() if "backbone" in kind.settings_class.model_fields],
+    [name for name in METHODS if "backbone" in config_class(name).settings()],
 )
 @pytest.mark.parametrize("backbone", ["frame", "transformer", "encoder"])
 def test_every_backbone_trains(make_method, make_batches, training_data, method, backbone):
@@ -327,7 +326,7 @@ SAMPLING_SETTINGS = [
 def test_sampling_settings_change_the_clips(make_method, training_data, method, given, changes):
     def drawn(**changed):
         sampler = make_method(method, width=training_data.width, **(given | changed)).sampler(
-            training_data.of("train")
+            training_data.split("train")
         )
         return [
             [

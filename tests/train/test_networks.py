@@ -92,7 +92,7 @@ def test_index_positions_are_by_frame_number():
 
 
 def test_share_positions_are_by_normalized_time():
-    positions = Positions(4, 6, "share")
+    positions = Positions(4, 6, "normalized")
     found = positions(torch.tensor([[0, 3, 6], [0, 1, 2]]), torch.tensor([7, 3]))
     torch.testing.assert_close(found[0], found[1])
     torch.testing.assert_close(found[0], sincos(torch.tensor([0, 1.5, 3]), 6))
@@ -144,7 +144,7 @@ def test_the_attention_window_limits_the_reach_of_a_frame(make_method, encode, w
 
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize(
-    "position", [("interpolated", "features"), ("index", "features"), ("share", "latent")]
+    "position", [("interpolated", "features"), ("index", "features"), ("normalized", "latent")]
 )
 @pytest.mark.parametrize("frames", [1, 6, 11])
 def test_embed_equals_the_forward_pass(make_method, encode, monkeypatch, frames, position, window):

@@ -47,18 +47,27 @@ def make_source(training_data, make_method):
     """Return a function that builds the batches of a method with the given settings."""
 
     def make(*, batch_size=2, preload=True, standardize="none", seed=0, **how):
-        videos = training_data.of("train")
+        videos = training_data.split("train")
         store = FeatureStore(training_data, videos, 2**30 if preload else 0)
-        settings = {"batch_size": batch_size, "standardize": standardize, "seed": seed}
-        return BatchSource(
-            make_method(width=training_data.width, **settings), make_sampler(videos, **how), store
-        )
+        method = make_method(width=training_data.width, standardize=standardize)
+        sampler = make_sampler(videos, **how)
+        return BatchSource(sampler, store, method.prepare, batch_size=batch_size, seed=seed)
 
     return make
 
 
 def video(frames, view="ego", name="a"):
-    return CachedVideo(name, view, "train", frames, None, Path(view) / name, "")
+    return CachedVideo(
+        id=name,
+        view=view,
+        split="train",
+        frames=frames,
+        fps=None,
+        labels=None,
+        actions=None,
+        path=Path(view) / name,
+        sha256="",
+    )
 
 
 def videos(ego, exo):
@@ -287,7 +296,7 @@ def test_an_epoch_has_one_item_per_video(make_source, batch_size, sizes):
 @pytest.mark.parametrize("scaled", [False, True])
 def test_a_batch_holds_the_frames_of_its_draws(training_data, make_source, scaled):
     batches = make_source(crop=CROP, seed=4, context=4, standardize="video" if scaled else "none")
-    sampler = make_sampler(training_data.of("train"), crop=CROP)
+    sampler = make_sampler(training_data.split("train"), crop=CROP)
     store = FeatureStore(training_data, (), 0)
     for step in range(3):
         for view, clips in enumerate(batches.batch(step)):
@@ -300,7 +309,7 @@ def test_a_batch_holds_the_frames_of_its_draws(training_data, make_source, scale
                 assert clips.frame[item].tolist() == (draw.first + draw.rows).tolist()
                 assert clips.length[item] == draw.end - draw.first
                 assert clips.video_length[item] == draw.video.frames
-                assert training_data.of("train")[clips.video[item]] == draw.video
+                assert training_data.split("train")[clips.video[item]] == draw.video
                 padding = [False] * draw.sampled + [True] * (FRAMES - draw.sampled)
                 assert clips.padding[item].tolist() == padding
 

@@ -4,19 +4,19 @@ from pathlib import Path
 import pytest
 
 from byov.errors import SettingsError
-from byov.train.methods import METHODS
-from byov.train.settings import (
-    GROUPS,
+from byov.train import registry
+from byov.train.registry import (
+    METHODS,
+    config_class,
     differences,
     methods_with,
     option_name,
-    read_settings,
-    resolve_settings,
+    parse_config,
 )
 
 
 def resolve(dataset="demo", method="byov", **given):
-    return resolve_settings(method, dataset, given)
+    return registry.resolve(method, dataset, given)
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,8 @@ def resolve(dataset="demo", method="byov", **given):
     ],
 )
 def test_defaults_depend_on_the_dataset_and_given_settings_win(dataset, given, expected):
-    settings = resolve(dataset, **given)
-    assert {name: getattr(settings, name) for name in expected} == expected
+    settings = resolve(dataset, **given).flat()
+    assert {name: settings[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_defaults_depend_on_the_dataset_and_given_settings_win(dataset, given, e
         ({"crop": (0.5,)}, "crop is .* at least 2 items"),
         (
             {"position": "learned"},
-            "position is 'learned'; it must be 'interpolated', 'share', 'index' or 'none'",
+            "position is 'learned'; it must be 'interpolated', 'normalized', 'index' or 'none'",
         ),
         (
             {"recipe": "best"},
@@ -126,24 +126,22 @@ def test_invalid_settings_are_refused(given, message):
 )
 def test_steps_set_the_number_of_epochs(given, steps_per_epoch, epochs, warmup):
     given = resolve(method="timeline", **given)
-    settings = given.with_epochs(steps_per_epoch)
-    assert (settings.epochs, settings.warmup) == (epochs, warmup)
-    assert differences(given, settings) == []
+    config = given.with_epochs(steps_per_epoch)
+    assert (config.optimizer.epochs, config.optimizer.warmup) == (epochs, warmup)
+    assert differences(given, config) == []
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_settings_survive_json(method):
-    settings = resolve("tennis_forehand", method, seed=2**62, lr=0.25, standardize="video")
-    stored = json.loads(json.dumps(settings.model_dump(mode="json")))
-    assert read_settings(Path("config.json"), stored) == settings
+    config = resolve("tennis_forehand", method, seed=2**62, lr=0.25, standardize="video")
+    stored = json.loads(json.dumps(config.model_dump(mode="json")))
+    assert parse_config(Path("config.json"), stored) == config
 
 
 def test_every_method_describes_itself():
-    for name, method in METHODS.items():
-        settings = method.settings_class()
-        assert settings.method == name
-        assert resolve(method=name) == settings
-        assert method.settings_class.summary.endswith(".")
+    for name in METHODS:
+        assert resolve(method=name).method == config_class(name)()
+        assert config_class(name).summary.endswith(".")
 
 
 def test_options_and_their_methods():
@@ -151,8 +149,6 @@ def test_options_and_their_methods():
     assert methods_with("lr") == list(METHODS)
     assert methods_with("clips") == ["timeline"]
     assert methods_with("color") == []
-    shared = [name for group in GROUPS.values() for name in group.model_fields]
-    assert len(shared) == len(set(shared))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 
 def test_the_validator_agrees_with_the_evaluator(training_data, make_method):
     source = training_data
-    videos = source.of("val")
+    videos = source.split("val")
     store = FeatureStore(source, (), 0)
     model = make_method(width=16, standardize="video")
     metrics = Validator("demo", videos, store, CPU)(model)
@@ -58,8 +58,8 @@ def test_metrics_that_need_missing_views_or_labels_are_omitted(
     model = make_method(width=16)
     source = open_training_data(features_dir, None, None, 0.3)
     store = FeatureStore(source, (), 0)
-    assert set(Validator("demo", source.of("val", "ego"), store, CPU)(model)) == {"tau"}
-    assert Validator("demo", source.of("val", "ego")[:1], store, CPU)(model) == {}
+    assert set(Validator("demo", source.split("val", "ego"), store, CPU)(model)) == {"tau"}
+    assert Validator("demo", source.split("val", "ego")[:1], store, CPU)(model) == {}
     unlabeled = open_training_data(
         make_cache({("val", "ego", "x"): 30, ("val", "exo", "y"): 20}, dataset="plain", phases=()),
         "plain",
@@ -75,7 +75,7 @@ def test_validation_changes_neither_weights_nor_random_state(training_data, make
     model = make_method(width=16)
     before = {name: weights.clone() for name, weights in model.state_dict().items()}
     state = torch.get_rng_state()
-    validator = Validator("demo", source.of("val"), FeatureStore(source, (), 0), CPU)
+    validator = Validator("demo", source.split("val"), FeatureStore(source, (), 0), CPU)
     assert validator(model) == validator(model)
     assert torch.equal(state, torch.get_rng_state())
     assert all(torch.equal(before[name], weights) for name, weights in model.state_dict().items())

@@ -15,30 +15,30 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from byov.train.config import Fraction
 from byov.train.feature_store import CachedVideo
 from byov.train.methods.base import (
     BackboneMethod,
-    BackboneMethodSettings,
+    BackboneMethodConfig,
     Losses,
     ReadFeatures,
     mean_over_items,
 )
 from byov.train.networks import full_precision
 from byov.train.sampling import Batch, Draw, Sampler, draw_rows, pick_synchronized, same_time_frames
-from byov.train.settings import Fraction
 
 EVERY = 4  # stride of the exo frames in the published code
 SMALL = 1e-5  # added to denominators, as in the published code
 LOSS_DECAY = 0.9  # decay of the running mean of the losses, as in the published code
 
 
-class ActorObserverSettings(BackboneMethodSettings):
-    """ActorObserverNet settings. Defaults are from the published code unless noted."""
+class ActorObserverConfig(BackboneMethodConfig):
+    """ActorObserverNet options. Defaults are from the published code unless noted."""
 
     summary = "ActorObserverNet's triplet loss; needs synchronized video pairs."
-    name = "ActorObserverNet"
+    table_name = "ActorObserverNet"
 
-    method: Literal["actor-observer"] = "actor-observer"
+    name: Literal["actor-observer"] = "actor-observer"
     weighted: bool = Field(True, description="Weight triplets by learned scores.")
     # our choice; the published code uses 10 s, which is 0.3 of an average Charades-Ego video
     far: Fraction = Field(
@@ -52,35 +52,43 @@ class ActorObserverSettings(BackboneMethodSettings):
 class ActorObserver(BackboneMethod):
     """Triplet loss on an exo frame, the ego frame at the same normalized time, and a distant ego
     frame.
+
+    Args:
+        width: Width of the input features.
+        latent: Width of the embeddings.
+        weighted: Whether to weight triplets by learned scores.
+        far: Minimum distance of a negative, as a fraction of the ego video.
+        **options: Arguments of `BackboneMethod`.
     """
 
-    settings_class = ActorObserverSettings
-    settings: ActorObserverSettings
+    config_class = ActorObserverConfig
 
     def __init__(
-        self, width: int, settings: ActorObserverSettings, training: dict[str, Any] | None = None
+        self, width: int, *, latent: int, weighted: bool, far: float, **options: Any
     ) -> None:
-        super().__init__(width, settings, training)
-        self.heads = ScoreHeads(settings.latent) if settings.weighted else None
-        if settings.weighted:
+        super().__init__(width, latent=latent, **options)
+        self.far = far
+        self.heads = ScoreHeads(latent) if weighted else None
+        if weighted:
             self.needs_whole_batch = (
                 "its triplet weights depend on the whole batch (unless --no-weighted)"
             )
         self.means = RunningMeans(0)
 
-    def start_training(self, videos: Sequence[CachedVideo], read: ReadFeatures) -> None:
-        super().start_training(videos, read)
+    def start_training(
+        self, videos: Sequence[CachedVideo], read: ReadFeatures, seed: int = 0
+    ) -> None:
+        super().start_training(videos, read, seed)
         self.means = RunningMeans(len(videos))
 
     def training_state(self) -> dict[str, Tensor]:
-        return dict(self.means.named_buffers()) if self.settings.weighted else {}
+        return {} if self.heads is None else dict(self.means.named_buffers())
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
-        s = self.settings
         pick = pick_synchronized(videos, "actor-observer needs them")
         return Sampler(
             videos,
-            lambda rng: draw_triplets(*pick(rng), s.frames, s.far, rng),
+            lambda rng: draw_triplets(*pick(rng), self.frames, self.far, rng),
             self.backbone.context,
         )
 

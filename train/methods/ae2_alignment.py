@@ -3,28 +3,28 @@
 Two videos should align in order, and align worse if one of them is reversed.
 """
 
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
-from byov.train.methods.base import Losses, PairMethod, PairSettings
+from byov.train.config import NonNegative, Positive, SamplingConfig, Size, Temperature
+from byov.train.methods.base import Losses, PairMethod, PairMethodConfig
 from byov.train.networks import take_frames
 from byov.train.sampling import Batch
-from byov.train.settings import LearningRate, NonNegative, Positive, Size, Temperature
 from byov.train.soft_dtw import final_costs, matching_costs, soft_dtw_tables
 
 SCALE = 0.01  # scale of all alignment costs, as in the published code
 
 
-class Ae2AlignmentSettings(PairSettings):
-    """AE2 alignment settings. Defaults are from the published scripts."""
+class Ae2AlignmentConfig(PairMethodConfig):
+    """AE2 alignment options. Defaults are from the published scripts."""
 
     summary = "AE2's alignment loss, without its object-centric encoder."
-    name = "AE2 alignment loss, no object encoder"
+    table_name = "AE2 alignment loss, no object encoder"
 
-    method: Literal["ae2-alignment"] = "ae2-alignment"
+    name: Literal["ae2-alignment"] = "ae2-alignment"
     contrastive: bool = Field(
         True, description="Add a hinge loss that requires reversed clips to align worse."
     )
@@ -41,46 +41,72 @@ class Ae2AlignmentSettings(PairSettings):
     halves: bool = Field(False, description="Use only a random half of the subset.")
     temperature: Temperature = 0.1
     gamma: Positive = Field(0.1, description="Smoothing parameter of soft DTW.")
-    lr: LearningRate = 5e-5
 
+    TRAINING: ClassVar[dict[str, Any]] = PairMethodConfig.TRAINING | {"lr": 5e-5}
     VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {"contrastive": {False: "not contrastive"}}
-    DATASET_PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
+    DATASETS: ClassVar[dict[str, dict[str, Any]]] = {
         "pour_milk": {"contrastive": False, "lr": 1e-4},
         "pour_liquid": {"subset": 16, "reversed_weight": 2.0, "halves": True},
         "tennis_forehand": {"subset": 10, "reversed_weight": 4.0},
     }
 
-    @model_validator(mode="after")
-    def _subset_fits_clip(self) -> Self:
-        if self.contrastive and self.subset > self.frames:
+    def check_sampling(self, sampling: SamplingConfig) -> None:
+        if self.contrastive and self.subset > sampling.frames:
             raise ValueError(
-                f"--subset {self.subset} exceeds --frames {self.frames}; lower --subset or raise "
-                "--frames"
+                f"--subset {self.subset} exceeds --frames {sampling.frames}; lower --subset or "
+                "raise --frames"
             )
-        return self
 
 
 class Ae2Alignment(PairMethod):
     """AE2's alignment loss on two clips and on random subsets of their frames (AE2 selects them by
     detected boxes).
+
+    Args:
+        width: Width of the input features.
+        contrastive: Whether reversed clips must align worse.
+        subset: Frames per clip in the subset.
+        halves: Whether to use only a random half of the subset.
+        reversed_weight, margin, gamma, temperature: See `ae2_losses`.
+        **options: Arguments of `PairMethod`.
     """
 
-    settings_class = Ae2AlignmentSettings
-    settings: Ae2AlignmentSettings
+    config_class = Ae2AlignmentConfig
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        contrastive: bool,
+        subset: int,
+        halves: bool,
+        reversed_weight: float,
+        margin: float,
+        gamma: float,
+        temperature: float,
+        **options: Any,
+    ) -> None:
+        super().__init__(width, **options)
+        self.contrastive = contrastive
+        self.subset = subset
+        self.halves = halves
+        self.reversed_weight = reversed_weight
+        self.margin = margin
+        self.gamma = gamma
+        self.temperature = temperature
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
-        s = self.settings
         (first, second) = self.backbone(clips, generator)
         alignment, hinge = ae2_losses(
             first,
             second,
             clips[0].padding,
             clips[1].padding,
-            self.draw_subsets(clips, generator) if s.contrastive else None,
-            hinge_weight=s.reversed_weight,
-            margin=s.margin,
-            gamma=s.gamma,
-            temperature=s.temperature,
+            self.draw_subsets(clips, generator) if self.contrastive else None,
+            hinge_weight=self.reversed_weight,
+            margin=self.margin,
+            gamma=self.gamma,
+            temperature=self.temperature,
         )
         return {"loss": alignment + hinge, "alignment": alignment, "reversed": hinge}
 
@@ -92,8 +118,8 @@ class Ae2Alignment(PairMethod):
             (clip.rand(clip.sampled, generator=generator) + clip.padding).argsort(dim=1)
             for clip in clips
         ]
-        first, second = (order[:, : self.settings.subset].sort(dim=1).values for order in orders)
-        if self.settings.halves:
+        first, second = (order[:, : self.subset].sort(dim=1).values for order in orders)
+        if self.halves:
             later = clips[0].rand(generator=generator) < 0.5  # use the same half of both clips
             first = take_half(first, later)
             second = take_half(second, later)

@@ -6,7 +6,7 @@ Hub, without pickles.
 
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -17,6 +17,7 @@ from huggingface_hub import ModelCard, PyTorchModelHubMixin, hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -24,18 +25,32 @@ from byov.cache.features import SMALLEST_DEVIATION, standardize
 from byov.cache.runs import CONFIG_NAME, FILES_KEY, MODEL_NAME, check_model, read_config
 from byov.errors import SettingsError, TrainError
 from byov.records import Record
-from byov.train import settings as shared
 from byov.train.backbones import ClipTransformer, FrameHead
-from byov.train.checkpoint import tensor_shapes
-from byov.train.feature_store import CachedVideo
+from byov.train.config import (
+    LARGEST,
+    WHOLE_VIDEO,
+    Backbone,
+    Crop,
+    EncoderConfig,
+    MethodConfig,
+    Norm,
+    Pairs,
+    Position,
+    PositionIn,
+    RunConfig,
+    SamplingConfig,
+    Size,
+    Standardize,
+    checked,
+)
+from byov.train.feature_store import CachedVideo, FeatureStore
 from byov.train.networks import Encoder, FrameBackbone, initialize
-from byov.train.sampling import Batch, Draw, Pick, Sampler, draw_clip, pick_any_two, pick_views
-from byov.train.settings import BackboneSettings, EncoderSettings, TrainSettings
+from byov.train.registry import METHODS, parse_config
+from byov.train.sampling import Batch, BatchSource, Sampler, draw_pair
 
 Losses = dict[str, Tensor]
 Features = Tensor | NDArray[Any]  # NumPy arrays are moved to the model's device
 ReadFeatures = Callable[[CachedVideo], NDArray[np.float16]]
-
 
 CARD = """---
 {header}
@@ -54,12 +69,12 @@ Training data, val scores and settings:
 CARD_FACTS = ("dataset", "encoder", "column", "preprocessing", "recipe", "seed", "validation")
 
 
-class ModelConfig(Record):
+class SavedModel(Record):
     """Contents of config.json."""
 
     schema_version: int = 1
-    width: shared.Size = Field(multiple_of=2)
-    settings: dict[str, Any]
+    width: Size = Field(multiple_of=2)
+    settings: dict[str, Any]  # a RunConfig
     training: dict[str, Any] | None = None
 
 
@@ -74,53 +89,61 @@ class Method(
 
     Args:
         width: Width of the input features.
-        settings: Method settings.
-        training: Description of the training run and its data, stored in config.json and available
-            as `record`.
+        frames: Number of frames per training clip.
+        crop: Range of the lengths of training clips, as fractions of the video.
+        standardize: Standardization of the features: "none", "video" or "dataset".
+
+    Attributes:
+        config: Settings that the model was built with, saved with it in config.json.
+        record: Description of the training run and its data, saved with it as well.
     """
 
-    settings_class: ClassVar[type[TrainSettings]]
-    settings: TrainSettings
+    config_class: ClassVar[type[MethodConfig]]
+    config: RunConfig
+    record: dict[str, Any]
     # Reason why a batch cannot be split over processes, if any.
     needs_whole_batch: str | None = None
+    # Whether the model suits live video; see `FrameBackbone.is_causal`.
+    is_causal = False
 
     def __init__(
-        self, width: int, settings: TrainSettings, training: dict[str, Any] | None = None
+        self,
+        width: int,
+        *,
+        frames: int = 32,
+        crop: Crop = WHOLE_VIDEO,
+        standardize: Standardize = "none",
     ) -> None:
         super().__init__()
-        shared.checked(ModelConfig, width=width, settings={}, training=training)
         self.width = width
-        self.settings = settings
-        # Drop the file digests, which apply to the original run folder but not to a saved copy.
-        self.record = {key: value for key, value in (training or {}).items() if key != FILES_KEY}
-        self._hub_mixin_config = self.config
+        self.frames = frames
+        self.crop = crop
+        self.standardization = standardize
         # Statistics of the training features, set in `start_training`.
-        if settings.standardize == "dataset":
+        if standardize == "dataset":
             self.feature_mean: Tensor
             self.feature_deviation: Tensor
             self.register_buffer("feature_mean", torch.zeros(width))
             self.register_buffer("feature_deviation", torch.ones(width))
 
-    @property
-    def config(self) -> dict[str, Any]:
-        """Contents of config.json."""
-        settings = self.settings.model_dump(mode="json")
-        return {
-            "schema_version": 1,
-            "width": self.width,
-            "settings": settings,
-            "training": self.record,
-        }
+    def describe(self, config: RunConfig, record: Mapping[str, Any] | None = None) -> None:
+        """Set what is saved with the model: its settings, and a record of the training run."""
+        self.config = config
+        # Drop the file digests, which apply to the original run folder but not to a saved copy.
+        self.record = {key: value for key, value in (record or {}).items() if key != FILES_KEY}
+        self._hub_mixin_config = config_contents(self.width, config, self.record)
 
     def generate_model_card(self, *_: Any, **__: Any) -> ModelCard:
         facts = {name: self.record[name] for name in CARD_FACTS if name in self.record}
-        facts["settings"] = self.settings.model_dump(mode="json", exclude=self.settings.unused)
+        settings = self.config.model_dump(
+            mode="json", exclude={"method": self.config.method.unused}
+        )
         text = CARD.format(
             header=self._hub_mixin_info.model_card_data.to_yaml(),
-            title=self.settings.title,
-            method=self.settings.method,
+            title=self.config.title,
+            method=self.config.method.name,
             parameters=sum(parameter.numel() for parameter in self.parameters()) / 1e6,
-            facts=json.dumps(facts, indent=1),
+            facts=json.dumps(facts | {"settings": settings}, indent=1),
         )
         return ModelCard(text)
 
@@ -139,56 +162,47 @@ class Method(
             ByovError: If the model does not exist, its files are damaged, or it belongs to another
                 class.
         """
-        from byov.train.methods import METHODS  # deferred, to avoid a circular import
-
         folder = Path(pretrained_model_name_or_path)
         if not folder.is_dir():
-            try:
-                paths = [
-                    hf_hub_download(str(folder), name, **download)
-                    for name in (CONFIG_NAME, MODEL_NAME)
-                ]
-            except (HFValidationError, HfHubHTTPError, OSError) as error:
-                reason = str(error).strip().partition("\n")[0]
-                raise TrainError(
-                    f"{folder} is neither a folder nor a model on the Hugging Face Hub. Pass the "
-                    "folder of a run, such "
-                    f"as runs/demo-byov; byov-runs lists the runs. ({reason})"
-                ) from None
-            folder = Path(paths[0]).parent
+            folder = _download(str(folder), **download)
         path = folder / CONFIG_NAME
-        weights = folder / MODEL_NAME
         try:
-            config = shared.checked(ModelConfig, **read_config(folder))
-            settings = shared.read_settings(path, config.settings)
-            method = METHODS[settings.method]
+            saved = checked(SavedModel, **read_config(folder))
+            config = parse_config(path, saved.settings)
+            method = METHODS[config.method.name]
             if not issubclass(method, cls):
                 raise TrainError(
-                    f"{path} describes a {settings.method} model, not a {cls.__name__}"
+                    f"{path} describes a {config.method.name} model, not a {cls.__name__}"
                 )
-            check_model(folder, config.training or {})
-            check_sizes(weights, method, config.width, settings)
-            model = method(config.width, settings, config.training)
+            check_model(folder, saved.training or {})
+            check_sizes(folder / MODEL_NAME, saved.width, config)
+            model = build_method(saved.width, config, saved.training)
         except SettingsError as error:
             raise TrainError(f"{path}: {error}") from None
-        model.load_state_dict(load_file(weights))
+        assert isinstance(model, cls)
+        model.load_state_dict(load_file(folder / MODEL_NAME))
         return model.to(map_location).eval()
 
-    def start_training(self, videos: Sequence[CachedVideo], read: ReadFeatures) -> None:
+    def start_training(
+        self,
+        videos: Sequence[CachedVideo],
+        read: ReadFeatures,
+        seed: int = 0,  # noqa: ARG002
+    ) -> None:
         """Compute what the method needs from the training videos; `read` returns the features (T,
         width) of one.
 
         Overriding methods must call this one, which computes the statistics for `--standardize
         dataset`.
         """
-        if self.settings.standardize == "dataset":
+        if self.standardization == "dataset":
             mean, deviation = feature_statistics(read(video) for video in videos)
             self.feature_mean.copy_(mean)
             self.feature_deviation.copy_(deviation)
 
     def copy_feature_statistics(self, other: "Method") -> None:
         """Copy the statistics for `--standardize dataset` from a model with the same settings."""
-        if self.settings.standardize == "dataset":
+        if self.standardization == "dataset":
             self.feature_mean.copy_(other.feature_mean)
             self.feature_deviation.copy_(other.feature_deviation)
 
@@ -228,9 +242,7 @@ class Method(
         """
 
     def prepare(self, features: Features) -> Tensor:
-        """Convert the cached features (T, width) of a clip to float32 and apply
-        `settings.standardize`.
-        """
+        """Convert the cached features (T, width) of a clip to float32 and standardize them."""
         # copy: tensors support neither read-only memory nor negative strides.
         if isinstance(features, np.ndarray):
             features = torch.from_numpy(np.array(features, np.float32)).to(
@@ -239,11 +251,95 @@ class Method(
         return self.standardize(features.float())
 
     def standardize(self, features: Tensor) -> Tensor:
-        if self.settings.standardize == "dataset":  # training batches are prepared on the CPU
+        if self.standardization == "dataset":  # training batches are prepared on the CPU
             mean = self.feature_mean.to(features.device)
             deviation = self.feature_deviation.to(features.device)
             return (features - mean) / deviation
-        return standardize(features) if self.settings.standardize == "video" else features
+        return standardize(features) if self.standardization == "video" else features
+
+
+def config_contents(
+    width: int, config: RunConfig, record: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the contents of config.json; raise SettingsError if the width is not supported."""
+    saved = checked(
+        SavedModel,
+        width=width,
+        settings=config.model_dump(mode="json"),
+        training=dict(record or {}),
+    )
+    return saved.model_dump()
+
+
+def build_method(width: int, config: RunConfig, record: Mapping[str, Any] | None = None) -> Method:
+    """Build a method for features of the given width, initialized with the seed in its config."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        model: Method = METHODS[config.method.name](
+            width, **dict(config.sampling), **config.method.arguments()
+        )
+    model.describe(config, record)
+    return model
+
+
+def training_batches(
+    model: Method,
+    videos: Sequence[CachedVideo],
+    store: FeatureStore,
+    config: RunConfig,
+    local_items: Callable[[int], range] = range,
+) -> BatchSource:
+    """Start the training of a model on the given videos, and return its batches."""
+    model.start_training(videos, store.read, config.seed)
+    return BatchSource(
+        model.sampler(videos),
+        store,
+        model.prepare,
+        batch_size=config.optimizer.batch_size,
+        seed=config.seed,
+        local_items=local_items,
+    )
+
+
+def _download(name: str, **options: Any) -> Path:
+    """Download a model from the Hugging Face Hub and return its folder."""
+    try:
+        paths = [hf_hub_download(name, file, **options) for file in (CONFIG_NAME, MODEL_NAME)]
+    except (HFValidationError, HfHubHTTPError, OSError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise TrainError(
+            f"{name} is neither a folder nor a model on the Hugging Face Hub. Pass the folder of a "
+            f"run, such as runs/demo-byov; byov-runs lists the runs. ({reason})"
+        ) from None
+    return Path(paths[0]).parent
+
+
+def check_sizes(weights: Path, width: int, config: RunConfig) -> None:
+    """Raise TrainError unless the tensor shapes in a file match the model, without allocating the
+    model.
+    """
+    try:
+        with torch.device("meta"):
+            built = build_method(width, config).state_dict()
+    # Raised by PyTorch for absurd sizes.
+    except (RuntimeError, ValueError, OverflowError, MemoryError) as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise TrainError(
+            f"{weights.with_name(CONFIG_NAME)} specifies impossible tensor sizes: {reason}"
+        ) from None
+    if {name: tuple(tensor.shape) for name, tensor in built.items()} != tensor_shapes(weights):
+        raise TrainError(f"{weights} does not contain the weights of the model in {CONFIG_NAME}.")
+
+
+def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Return a dict mapping the tensor names in a safetensors file to shapes, without reading the
+    tensors.
+    """
+    try:
+        with safe_open(path, framework="np") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise TrainError(f"{path} is not a readable safetensors file: {error}") from error
 
 
 def feature_statistics(videos: Iterable[NDArray[np.floating]]) -> tuple[Tensor, Tensor]:
@@ -261,41 +357,38 @@ def feature_statistics(videos: Iterable[NDArray[np.floating]]) -> tuple[Tensor, 
     return torch.from_numpy(mean).float(), torch.from_numpy(deviation).float()
 
 
-def check_sizes(weights: Path, method: type[Method], width: int, settings: TrainSettings) -> None:
-    """Raise TrainError unless the tensor shapes in a file match the model, without allocating the
-    model.
+class BackboneMethodConfig(EncoderConfig, MethodConfig):
+    """Base class for the options of methods that apply a loss to the embeddings of a backbone.
+
+    The default backbone is that of TCC, GTA and AE2.
     """
-    try:
-        with torch.device("meta"):
-            built = method(width, settings).state_dict()
-    # Raised by PyTorch for absurd sizes.
-    except (RuntimeError, ValueError, OverflowError, MemoryError) as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise TrainError(
-            f"{weights.with_name(CONFIG_NAME)} specifies impossible tensor sizes: {reason}"
-        ) from None
-    if {name: tuple(tensor.shape) for name, tensor in built.items()} != tensor_shapes(weights):
-        raise TrainError(f"{weights} does not contain the weights of the model in {CONFIG_NAME}.")
 
-
-class BackboneMethodSettings(BackboneSettings, EncoderSettings, TrainSettings):
-    """Base settings for methods that apply a loss to the embeddings of a backbone."""
-
-    batch_size: shared.BatchSize = 4  # as in GTA
-    lr: shared.LearningRate = 1e-4  # as in TCC, GTA and CARL
-    weight_decay: shared.WeightDecay = 1e-5  # as in CARL
+    backbone: Backbone = "frame"
+    context: int = Field(
+        15,
+        ge=0,
+        le=LARGEST,
+        description="Distance back to the context frame, in frames; 0 disables the context frame.",
+    )
 
     NO_CROP: ClassVar[str | None] = None  # reason why the method does not support --crop, if any
+    TRAINING: ClassVar[dict[str, Any]] = {
+        "batch_size": 4,  # as in GTA
+        "lr": 1e-4,  # as in TCC, GTA and CARL
+        "weight_decay": 1e-5,  # as in CARL
+    }
 
-    def common_variants(self) -> Iterator[str]:
-        if self.backbone != type(self).model_fields["backbone"].default:
-            names = {
-                "frame": "frame by frame",
-                "transformer": "CARL's transformer",
-                "encoder": "BYOV's encoder",
-            }
-            yield names[self.backbone] + (" without positions" if self.position == "none" else "")
-        yield from super().common_variants()
+    @property
+    def title(self) -> str:
+        if self.backbone == type(self).model_fields["backbone"].default:
+            return super().title
+        names = {
+            "frame": "frame by frame",
+            "transformer": "CARL's transformer",
+            "encoder": "BYOV's encoder",
+        }
+        without = " without positions" if self.position == "none" else ""
+        return f"{super().title}, {names[self.backbone]}{without}"
 
     @property
     def has_encoder(self) -> bool:
@@ -303,8 +396,9 @@ class BackboneMethodSettings(BackboneSettings, EncoderSettings, TrainSettings):
 
     @property
     def unused(self) -> set[str]:
-        of_encoder = set() if self.has_encoder else EncoderSettings.model_fields.keys() - {"latent"}
-        return of_encoder | (set() if self.backbone == "frame" else {"context"})
+        encoder_only = EncoderConfig.model_fields.keys() - {"latent"}
+        unused = set() if self.has_encoder else encoder_only
+        return unused | (set() if self.backbone == "frame" else {"context"})
 
     @model_validator(mode="after")
     def _options_have_an_effect(self) -> Self:
@@ -314,22 +408,63 @@ class BackboneMethodSettings(BackboneSettings, EncoderSettings, TrainSettings):
                 raise ValueError(
                     f"{name} applies only to the {owner} backbone; the backbone is {self.backbone}"
                 )
-        if self.NO_CROP and self.crop != shared.WHOLE_VIDEO:
-            raise ValueError(f"{self.NO_CROP}; omit --crop")
         return self
+
+    def check_sampling(self, sampling: SamplingConfig) -> None:
+        if self.NO_CROP and sampling.crop != WHOLE_VIDEO:
+            raise ValueError(f"{self.NO_CROP}; omit --crop")
 
 
 class BackboneMethod(Method):
-    """Base class for methods that apply a loss to the embeddings of a backbone."""
+    """Base class for methods that apply a loss to the embeddings of a backbone.
 
-    settings: BackboneMethodSettings
+    Args:
+        width: Width of the input features.
+        backbone: "frame" (an MLP), "transformer" (CARL's) or "encoder" (BYOV's).
+        latent: Width of the embeddings.
+        context: Distance from a frame back to its context frame, for the frame backbone.
+        causal: Whether each frame attends only to itself and earlier frames, for the transformer.
+        depth, heads, position, position_in, norm, attention_window: Options of the encoder.
+        **sampling: Arguments of `Method`.
+    """
+
     unit_norm = False  # whether `embed` returns unit vectors
 
     def __init__(
-        self, width: int, settings: BackboneMethodSettings, training: dict[str, Any] | None = None
+        self,
+        width: int,
+        *,
+        backbone: Backbone,
+        latent: int,
+        context: int,
+        depth: int,
+        heads: int,
+        position: Position,
+        position_in: PositionIn,
+        norm: Norm,
+        attention_window: int | None,
+        causal: bool = False,
+        **sampling: Any,
     ) -> None:
-        super().__init__(width, settings, training)
-        self.backbone = build_backbone(width, settings)
+        super().__init__(width, **sampling)
+        self.backbone: FrameBackbone
+        if backbone == "frame":
+            self.backbone = FrameHead(width, latent, context)
+        elif backbone == "transformer":
+            self.backbone = ClipTransformer(width, latent, self.frames, causal=causal)
+        else:
+            self.backbone = Encoder(
+                width=width,
+                latent=latent,
+                depth=depth,
+                heads=heads,
+                frames=self.frames,
+                position=position,
+                position_in=position_in,
+                norm=norm,
+                attention_window=attention_window,
+            )
+        self.is_causal = self.backbone.is_causal
         self.needs_whole_batch = self.needs_whole_batch or self.backbone.needs_whole_batch
         self.apply(initialize)
 
@@ -338,53 +473,25 @@ class BackboneMethod(Method):
         return F.normalize(embedding, dim=-1) if self.unit_norm else embedding
 
 
-class PairSettings(BackboneMethodSettings):
-    """Base settings for methods that align two videos."""
+class PairMethodConfig(BackboneMethodConfig):
+    """Base class for the options of methods that align two videos."""
 
-    pairs: shared.Pairs = "any"  # AE2 pairs any two videos
+    pairs: Pairs = "any"  # AE2 pairs any two videos
 
 
 class PairMethod(BackboneMethod):
-    """Base class for methods that align clips of two different videos."""
+    """Base class for methods that align clips of two different videos.
 
-    settings: PairSettings
+    `pairs` is "views" (an ego and an exo video) or "any".
+    """
+
+    def __init__(self, width: int, *, pairs: Pairs, **options: Any) -> None:
+        super().__init__(width, **options)
+        self.pairs = pairs
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
-        return Sampler(
-            videos, draw_pair(videos, self.settings, self.settings.pairs), self.backbone.context
-        )
-
-
-def draw_pair(
-    videos: Sequence[CachedVideo], settings: TrainSettings, pairs: str, *, skip_first: bool = False
-) -> Pick[list[Draw]]:
-    """Return a function that draws one clip each from an ego and an exo video, or from any two
-    videos.
-    """
-    pick = (
-        pick_views(videos, "--pairs views needs both views")
-        if pairs == "views"
-        else pick_any_two(videos)
-    )
-    return lambda rng: [
-        draw_clip(video, settings.frames, settings.crop, rng, skip_first=skip_first)
-        for video in pick(rng)
-    ]
-
-
-def build_encoder(width: int, frames: int, settings: EncoderSettings) -> Encoder:
-    options = {name: getattr(settings, name) for name in EncoderSettings.model_fields}
-    return Encoder(width=width, frames=frames, **options)
-
-
-def build_backbone(width: int, settings: BackboneMethodSettings) -> FrameBackbone:
-    if settings.backbone == "encoder":
-        return build_encoder(width, settings.frames, settings)
-    if settings.backbone == "transformer":
-        return ClipTransformer(
-            width, settings.latent, settings.frames, causal=getattr(settings, "online", False)
-        )
-    return FrameHead(width, settings.latent, settings.context)
+        draw = draw_pair(videos, self.pairs, self.frames, self.crop)
+        return Sampler(videos, draw, self.backbone.context)
 
 
 def hide_padding(logits: Tensor, padding: Tensor) -> Tensor:

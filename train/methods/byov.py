@@ -12,18 +12,28 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from byov.train.bottleneck import CrossViewBottleneck, masked_mean
-from byov.train.feature_store import CachedVideo
-from byov.train.methods.base import Features, Losses, Method, build_encoder, draw_pair, hide_padding
-from byov.train.networks import Decoder, draw_visible, full_precision, initialize, masked_frames
-from byov.train.sampling import Batch, Sampler
-from byov.train.settings import (
-    EncoderSettings,
+from byov.train.config import (
+    EncoderConfig,
     Fraction,
+    MethodConfig,
     NonNegative,
+    Norm,
     Pairs,
+    Position,
+    PositionIn,
     Positive,
-    TrainSettings,
 )
+from byov.train.feature_store import CachedVideo
+from byov.train.methods.base import Features, Losses, Method, hide_padding
+from byov.train.networks import (
+    Decoder,
+    Encoder,
+    draw_visible,
+    full_precision,
+    initialize,
+    masked_frames,
+)
+from byov.train.sampling import Batch, Sampler, draw_pair
 
 CYCLE_TEMPERATURE = 0.1  # our choice
 CYCLE_VARIANCE_WEIGHT = 0.1  # our choice
@@ -36,11 +46,15 @@ CONTEXT_CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class ByovSettings(EncoderSettings, TrainSettings):
-    summary = "masked self-view and cross-view modeling, as in the paper."
-    name = "BYOV"
+Causal = Literal["none", "decoder", "strict"]
+CrossLoss = Literal["masked", "bottleneck"]
 
-    method: Literal["byov"] = "byov"
+
+class ByovConfig(EncoderConfig, MethodConfig):
+    summary = "masked self-view and cross-view modeling, as in the paper."
+    table_name = "BYOV"
+
+    name: Literal["byov"] = "byov"
     recipe: Literal["paper", "official", "cycle", "bottleneck"] = Field(
         "paper",
         description="Defaults from the paper, from its published code, with a cycle-consistency "
@@ -55,7 +69,7 @@ class ByovSettings(EncoderSettings, TrainSettings):
     decoder_depth: int = Field(4, ge=1, le=256, description="Number of decoder blocks.")
     self_view: bool = Field(True, description="Masked self-view modeling.")  # paper, sec. 3.3
     cross_view: bool = Field(True, description="Masked cross-view modeling.")  # paper, sec. 3.4
-    causal: Literal["none", "decoder", "strict"] = Field(  # paper, sec. 3.3
+    causal: Causal = Field(  # paper, sec. 3.3
         "decoder",
         description="Causal attention in self-view modeling: none; in the decoder; or in encoder "
         "and decoder, so that "
@@ -70,7 +84,7 @@ class ByovSettings(EncoderSettings, TrainSettings):
     skip_first: bool = False  # the published code samples the first frame only from short videos
     pairs: Pairs = "views"  # paper, sec. 3: an ego and an exo video
     # The remaining settings are our additions and not in the paper.
-    cross_loss: Literal["masked", "bottleneck"] = Field(
+    cross_loss: CrossLoss = Field(
         "masked",
         description="Cross-view loss: the paper's, or reconstruction of each view from matching "
         "frames of the other "
@@ -82,8 +96,9 @@ class ByovSettings(EncoderSettings, TrainSettings):
         "frames.",
     )
     cycle: NonNegative = Field(0.0, description="Weight of the temporal cycle-consistency loss.")
-    order_prior: Positive | None = Field(
+    order_prior: float | None = Field(
         None,
+        gt=0,
         description="Standard deviation, in normalized time, of a prior that favors matches in "
         "temporal order.",
     )
@@ -109,7 +124,7 @@ class ByovSettings(EncoderSettings, TrainSettings):
         }
         | {"steps": 1500, "batch_size": 4, "lr": 1e-3, "schedule": "cosine", "select": "last"},
     }
-    DATASET_PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
+    DATASETS: ClassVar[dict[str, dict[str, Any]]] = {
         "break_eggs": {"batch_size": 4},  # value in the published code
     }
     VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {
@@ -122,13 +137,15 @@ class ByovSettings(EncoderSettings, TrainSettings):
         return self.recipe if self.size == "paper" else f"{self.recipe}-{self.size}"
 
     @classmethod
-    def presets(cls, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        presets = super().presets(dataset, given)
-        for name, choices in (("size", cls.SIZES), ("recipe", cls.RECIPES)):
-            presets |= choices.get(given.get(name, "paper"), {})
-        if "epochs" in given:  # replaces the number of steps
-            presets.pop("steps", None)
-        return presets
+    def variant_defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        size = cls.SIZES.get(given.get("size", "paper"), {})
+        return size | cls.RECIPES.get(given.get("recipe", "paper"), {})
+
+    def arguments(self) -> dict[str, Any]:
+        options = self.options()
+        del options["recipe"]  # recipe and size only choose defaults
+        del options["size"]
+        return options
 
     @model_validator(mode="after")
     def _has_a_loss(self) -> Self:
@@ -153,34 +170,94 @@ class ByovSettings(EncoderSettings, TrainSettings):
 class Byov(Method):
     """Masked self-view modeling (MSM) and masked cross-view modeling (MCM) with an ego and an exo
     clip.
+
+    Args:
+        width: Width of the input features.
+        latent: Width of the latents (even).
+        depth, heads, position, position_in, norm, attention_window: See `Encoder`.
+        decoder_depth: Number of decoder blocks.
+        self_view: Whether to use MSM.
+        cross_view: Whether to use MCM.
+        causal: Causal attention in MSM: "none", "decoder" or "strict" (encoder and decoder).
+        mask_self: Fraction of frames masked in MSM.
+        mask_cross: Fraction of frames masked in MCM.
+        masked_only: Whether the losses cover only masked frames.
+        skip_first: Whether to leave out the first frame of a clip.
+        pairs: "views" (an ego and an exo video) or "any".
+        cross_loss: "masked" (MCM) or "bottleneck" (`CrossViewBottleneck`).
+        time_prior: Standard deviation of the bottleneck's prior, in normalized time.
+        cycle: Weight of the cycle-consistency loss.
+        order_prior: Standard deviation of that loss's prior, in normalized time. None means none.
+        **sampling: Arguments of `Method`.
     """
 
-    settings_class = ByovSettings
-    settings: ByovSettings
+    config_class = ByovConfig
 
     def __init__(
-        self, width: int, settings: ByovSettings, training: dict[str, Any] | None = None
+        self,
+        width: int,
+        *,
+        latent: int,
+        depth: int,
+        heads: int,
+        decoder_depth: int,
+        position: Position,
+        position_in: PositionIn,
+        norm: Norm,
+        attention_window: int | None,
+        self_view: bool,
+        cross_view: bool,
+        causal: Causal,
+        mask_self: float,
+        mask_cross: float,
+        masked_only: bool,
+        skip_first: bool,
+        pairs: Pairs,
+        cross_loss: CrossLoss,
+        time_prior: float,
+        cycle: float,
+        order_prior: float | None,
+        **sampling: Any,
     ) -> None:
-        super().__init__(width, settings, training)
-        self.encoder = build_encoder(width, settings.frames, settings)
+        super().__init__(width, **sampling)
+        self.self_view = self_view
+        self.cross_view = cross_view
+        self.causal = causal
+        self.mask_self = mask_self
+        self.mask_cross = mask_cross
+        self.masked_only = masked_only
+        self.skip_first = skip_first
+        self.pairs = pairs
+        self.cycle = cycle
+        self.order_prior = order_prior
+        self.encoder = Encoder(
+            width=width,
+            latent=latent,
+            depth=depth,
+            heads=heads,
+            frames=self.frames,
+            position=position,
+            position_in=position_in,
+            norm=norm,
+            attention_window=attention_window,
+        )
         self.decoder = Decoder(
             width=width,
-            latent=settings.latent,
-            depth=settings.decoder_depth,
-            heads=settings.heads,
-            frames=settings.frames,
-            position=settings.position,
+            latent=latent,
+            depth=decoder_depth,
+            heads=heads,
+            frames=self.frames,
+            position=position,
         )
+        self.is_causal = self.encoder.is_causal
         self.apply(initialize)
         nn.init.normal_(self.decoder.mask_token, std=0.02)
         self.bottleneck = None
-        if settings.cross_loss == "bottleneck":
-            self.bottleneck = CrossViewBottleneck(width, settings.latent, settings.time_prior)
+        if cross_loss == "bottleneck":
+            self.bottleneck = CrossViewBottleneck(width, latent, time_prior)
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
-        draw = draw_pair(
-            videos, self.settings, self.settings.pairs, skip_first=self.settings.skip_first
-        )
+        draw = draw_pair(videos, self.pairs, self.frames, self.crop, skip_first=self.skip_first)
         return Sampler(videos, draw)
 
     def forward(
@@ -194,17 +271,16 @@ class Byov(Method):
         `change_context`, if given, replaces the latents (B, T, D) in which a view sees the other
         (see `diagnose`).
         """
-        s = self.settings
         (ego, exo) = clips
-        visible_msm = [draw_visible(view, s.mask_self, generator) for view in clips]
-        visible_mcm = [draw_visible(view, s.mask_cross, generator) for view in clips]
+        visible_msm = [draw_visible(view, self.mask_self, generator) for view in clips]
+        visible_mcm = [draw_visible(view, self.mask_cross, generator) for view in clips]
 
         # Encode all frames of both views (eq. 5), and the visible frames of MSM (eq. 3) and MCM
         # (eq. 6), in one pass.
-        full = [None, None] if s.cross_view or s.cycle else []
-        msm = visible_msm if s.self_view else []
-        mcm = visible_mcm if s.cross_view and self.bottleneck is None else []
-        causal = [False] * len(full) + [s.causal == "strict"] * len(msm) + [False] * len(mcm)
+        full = [None, None] if self.cross_view or self.cycle else []
+        msm = visible_msm if self.self_view else []
+        mcm = visible_mcm if self.cross_view and self.bottleneck is None else []
+        causal = [False] * len(full) + [self.causal == "strict"] * len(msm) + [False] * len(mcm)
         visible = [*full, *msm, *mcm]
         z = self.encoder(clips * (len(visible) // 2), visible=visible, causal=causal)
         z_full = z[: len(full)]
@@ -217,7 +293,7 @@ class Byov(Method):
         # Decode the MSM tokens (eq. 4), and the MCM tokens with the other view as context (eq. 7),
         # in one pass.
         tokens = []
-        strict = s.causal == "strict"
+        strict = self.causal == "strict"
         if msm:
             tokens += [
                 self.decoder.tokens(*view, shifted=strict)
@@ -228,26 +304,26 @@ class Byov(Method):
             context = [self.decoder.tokens(exo, contexts[1]), self.decoder.tokens(ego, contexts[0])]
             tokens += [torch.cat(views, dim=1) for views in zip(own, context, strict=True)]
         frames = [ego.sampled, exo.sampled] * (len(tokens) // 2)
-        decoder_causal = [s.causal != "none"] * len(msm) + [False] * len(mcm)
+        decoder_causal = [self.causal != "none"] * len(msm) + [False] * len(mcm)
         y = self.decoder(tokens, frames, decoder_causal) if tokens else []
 
         losses = {}
-        if s.self_view:
+        if self.self_view:
             losses["self"] = self.reconstruction_loss(clips, visible_msm, y[:2])  # eq. 4
-        if s.cross_view:
+        if self.cross_view:
             y_cross = (
                 y[-2:] if self.bottleneck is None else self.bottleneck(clips, z_full, contexts)
             )
             losses["cross"] = self.reconstruction_loss(clips, visible_mcm, y_cross)  # eq. 8
-        if s.cycle:
+        if self.cycle:
             there = (z_full[0], ego.padding)
             back = (z_full[1], exo.padding)
-            losses["cycle"] = cycle_loss(*there, *back, s.order_prior) + cycle_loss(
-                *back, *there, s.order_prior
+            losses["cycle"] = cycle_loss(*there, *back, self.order_prior) + cycle_loss(
+                *back, *there, self.order_prior
             )
         # The published code averages MSM over the masked frames of both views, instead of summing
         # over the views.
-        weights = {"self": 0.5 if s.masked_only else 1.0, "cross": 1.0, "cycle": s.cycle}
+        weights = {"self": 0.5 if self.masked_only else 1.0, "cross": 1.0, "cycle": self.cycle}
         weighted = (weights[name] * loss for name, loss in losses.items())
         return {"loss": sum(weighted, start=ego.features.new_zeros(()))} | losses  # eq. 9
 
@@ -260,7 +336,7 @@ class Byov(Method):
         total = torch.zeros((), device=y[0].device)
         for view, view_visible, reconstructed in zip(clips, visible, y, strict=True):
             error = (reconstructed.float() - view.features).square().mean(dim=-1)  # (B, T)
-            if self.settings.masked_only:
+            if self.masked_only:
                 masked = masked_frames(view_visible, view.sampled)
                 total = total + (error * masked).sum() / masked.sum().clamp(min=1)
             else:
@@ -338,7 +414,7 @@ def cycle_loss(
     away = F.normalize(away, dim=-1)
     similarity = home @ away.mT / CYCLE_TEMPERATURE  # (B, T, S)
     if order_prior is not None:
-        apart = _normalized_time(home_padding)[..., None] - _normalized_time(away_padding)[:, None]
+        apart = normalized_rank(home_padding)[..., None] - normalized_rank(away_padding)[:, None]
         similarity = similarity - apart.square() / (2 * order_prior**2)
     neighbors = hide_padding(similarity, away_padding).softmax(dim=-1) @ away  # (B, T, D)
     # (B, T, T).
@@ -351,7 +427,7 @@ def cycle_loss(
     return ((cost * ~home_padding).sum(dim=-1) / counts.square()).mean()
 
 
-def _normalized_time(padding: Tensor) -> Tensor:
-    """Return normalized times (B, T), from 0 at the first sampled frame to 1 at the last."""
+def normalized_rank(padding: Tensor) -> Tensor:
+    """Return the ranks of the sampled frames (B, T), from 0 for the first to 1 for the last."""
     index = torch.arange(padding.shape[1], dtype=torch.float32, device=padding.device)
     return index / ((~padding).sum(dim=-1, keepdim=True) - 1).clamp(min=1)

@@ -2,9 +2,9 @@
 are in time.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import ceil, log
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from byov.train import settings as shared
+from byov.train.config import Backbone, FeatureDropout, Positive, Temperature
 from byov.train.feature_store import CachedVideo
-from byov.train.methods.base import BackboneMethod, BackboneMethodSettings, Losses
+from byov.train.methods.base import BackboneMethod, BackboneMethodConfig, Losses
 from byov.train.networks import at_least_float32, full_precision, initialize
 from byov.train.sampling import Batch, Draw, Sampler, draw_rows, pick_one
 
@@ -22,68 +22,75 @@ OVERLAP = 0.2  # minimum overlap of the two crops as a fraction of a clip, from 
 SMALL = 1e-6  # weight of padding, and constant added to probabilities, as in the published code
 
 
-class CarlSettings(BackboneMethodSettings):
-    """CARL settings. Defaults are from the published code unless noted."""
+class CarlConfig(BackboneMethodConfig):
+    """CARL options. Defaults are from the published code unless noted."""
 
     summary = "sequence contrastive loss between two crops of a video."
-    name = "CARL"
+    table_name = "CARL"
 
-    method: Literal["carl"] = "carl"
-    variance: shared.Positive = Field(
+    name: Literal["carl"] = "carl"
+    variance: Positive = Field(
         10.0, description="Variance of the target distribution, in squared frames."
     )
-    temperature: shared.Temperature = 0.1
+    temperature: Temperature = 0.1
     # Our choice; image augmentation is impossible with cached features.
-    feature_dropout: shared.FeatureDropout = 0.0
-    backbone: shared.Backbone = "transformer"
-    frames: shared.Frames = 80
-    schedule: shared.Schedule = "cosine"
-    clip_grad: shared.ClipGrad = 10.0
+    feature_dropout: FeatureDropout = 0.0
+    backbone: Backbone = "transformer"
 
     NO_CROP = "carl draws its own crops"
-
-    @classmethod
-    def presets(cls, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG003
-        return {}  # no preset for short videos, which are padded
+    TRAINING: ClassVar[dict[str, Any]] = BackboneMethodConfig.TRAINING | {
+        "frames": 80,
+        "schedule": "cosine",
+        "clip_grad": 10.0,
+    }
+    # Short videos are padded.
+    DATASETS: ClassVar[dict[str, dict[str, Any]]] = {"tennis_forehand": {"frames": 80}}
 
 
 class Carl(BackboneMethod):
     """Sequence contrastive loss between two crops.
 
-    Embeddings are normalized and taken before the projection head.
+    Embeddings are normalized and taken before the projection head. `variance` and `temperature` are
+    arguments of `sequence_contrastive_loss`.
     """
 
-    settings_class = CarlSettings
-    settings: CarlSettings
+    config_class = CarlConfig
     unit_norm = True
     needs_whole_batch = "the BatchNorm layer of its projection head needs the whole batch"
 
     def __init__(
-        self, width: int, settings: CarlSettings, training: dict[str, Any] | None = None
+        self,
+        width: int,
+        *,
+        latent: int,
+        variance: float,
+        temperature: float,
+        feature_dropout: float,
+        **options: Any,
     ) -> None:
-        super().__init__(width, settings, training)
-        self.projection = build_projection(settings.latent)
+        super().__init__(width, latent=latent, **options)
+        self.variance = variance
+        self.temperature = temperature
+        self.feature_dropout = feature_dropout
+        self.projection = build_projection(latent)
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
-        s = self.settings
         pick = pick_one(videos)
         return Sampler(
-            videos, lambda rng: draw_two_crops(pick(rng), s.frames, rng), self.backbone.context
+            videos, lambda rng: draw_two_crops(pick(rng), self.frames, rng), self.backbone.context
         )
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
-        s = self.settings
-        dropped = [clip.feature_dropout(s.feature_dropout, generator) for clip in clips]
+        dropped = [clip.feature_dropout(self.feature_dropout, generator) for clip in clips]
         latents = torch.cat(self.backbone(dropped, generator))
         projected = self.projection(latents.flatten(0, 1)).unflatten(0, latents.shape[:2])
         z = torch.stack(F.normalize(at_least_float32(projected), dim=-1).chunk(2))  # (2, B, T, D)
         frames = torch.stack([clip.frame for clip in clips])
         padding = torch.stack([clip.padding for clip in clips])
-        return {
-            "loss": sequence_contrastive_loss(
-                z, frames, padding, variance=s.variance, temperature=s.temperature
-            )
-        }
+        loss = sequence_contrastive_loss(
+            z, frames, padding, variance=self.variance, temperature=self.temperature
+        )
+        return {"loss": loss}
 
 
 def build_projection(width: int) -> nn.Module:

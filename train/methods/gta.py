@@ -9,21 +9,27 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from byov.train.methods import base
-from byov.train.methods.base import Losses, hide_padding, mean_over_items
+from byov.train.config import Positive, Temperature
+from byov.train.methods.base import (
+    Losses,
+    PairMethod,
+    PairMethodConfig,
+    hide_padding,
+    mean_over_items,
+    own_frame_cross_entropy,
+)
 from byov.train.networks import at_least_float32, full_precision
 from byov.train.sampling import Batch
-from byov.train.settings import Positive, Temperature
 from byov.train.soft_dtw import final_costs, matching_costs, soft_dtw_tables
 
 UNNORMALIZED_SCALE = 0.01  # value in AE2's code
 
 
-class GtaSettings(base.PairSettings):
+class GtaConfig(PairMethodConfig):
     summary = "global temporal alignment with soft dynamic time warping."
-    name = "GTA"
+    table_name = "GTA"
 
-    method: Literal["gta"] = "gta"
+    name: Literal["gta"] = "gta"
     # False as in the original code; AE2's code corresponds to True
     unnormalized: bool = Field(
         False, description="Use AE2's variant: raw embeddings, loss scaled by 0.01."
@@ -35,29 +41,33 @@ class GtaSettings(base.PairSettings):
     VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {"unnormalized": {True: "unnormalized"}}
 
 
-class Gta(base.PairMethod):
-    """Global temporal alignment of two clips, in both directions."""
+class Gta(PairMethod):
+    """Global temporal alignment of two clips, in both directions.
 
-    settings_class = GtaSettings
-    settings: GtaSettings
+    `gamma` and `temperature` are arguments of `gta_losses`. `unnormalized` selects AE2's variant,
+    with raw embeddings and scaled losses.
+    """
+
+    config_class = GtaConfig
 
     def __init__(
-        self, width: int, settings: GtaSettings, training: dict[str, Any] | None = None
+        self, width: int, *, unnormalized: bool, temperature: float, gamma: float, **options: Any
     ) -> None:
-        super().__init__(width, settings, training)
-        self.unit_norm = not settings.unnormalized
+        super().__init__(width, **options)
+        self.unit_norm = not unnormalized
+        self.temperature = temperature
+        self.gamma = gamma
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
-        s = self.settings
         z = self.backbone(clips, generator)
         if self.unit_norm:
             z = [F.normalize(at_least_float32(latents), dim=-1) for latents in z]
         cycle, alignment = gta_losses(
             *z,
             *(clip.padding for clip in clips),
-            gamma=s.gamma,
-            temperature=s.temperature,
-            scale=UNNORMALIZED_SCALE if s.unnormalized else 1.0,
+            gamma=self.gamma,
+            temperature=self.temperature,
+            scale=1.0 if self.unit_norm else UNNORMALIZED_SCALE,
         )
         return {"loss": cycle + alignment, "cycle": cycle, "alignment": alignment}
 
@@ -95,7 +105,7 @@ def gta_losses(
     there, back = soft_dtw_tables([there, back], gamma)
     # (B, T, T).
     returns = _softmax_over_rows(back, second_padding) @ _softmax_over_rows(there, first_padding)
-    own = base.own_frame_cross_entropy(returns, first_padding, label_smoothing)  # (B, T)
+    own = own_frame_cross_entropy(returns, first_padding, label_smoothing)  # (B, T)
     costs = final_costs(there, first_padding, second_padding) + final_costs(
         back, second_padding, first_padding
     )

@@ -9,11 +9,17 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from byov.train.methods import base
-from byov.train.methods.base import Losses, hide_padding, mean_over_items
+from byov.train.config import NonNegative, Temperature
+from byov.train.methods.base import (
+    Losses,
+    PairMethod,
+    PairMethodConfig,
+    hide_padding,
+    mean_over_items,
+    own_frame_cross_entropy,
+)
 from byov.train.networks import full_precision
 from byov.train.sampling import Batch
-from byov.train.settings import NonNegative, Temperature
 
 CycleLoss = Literal["variance", "mse", "classification"]
 
@@ -23,11 +29,11 @@ CycleLoss = Literal["variance", "mse", "classification"]
 MIN_VARIANCE = 1e-4
 
 
-class TccSettings(base.PairSettings):
+class TccConfig(PairMethodConfig):
     summary = "temporal cycle-consistency."
-    name = "TCC"
+    table_name = "TCC"
 
-    method: Literal["tcc"] = "tcc"
+    name: Literal["tcc"] = "tcc"
     # The defaults of these three settings are from the published code.
     tcc_loss: CycleLoss = Field("variance", description="Loss for the end points of cycles.")
     temperature: Temperature = 0.1
@@ -38,14 +44,29 @@ class TccSettings(base.PairSettings):
     }
 
 
-class Tcc(base.PairMethod):
-    """Temporal cycle-consistency between two clips, in both directions."""
+class Tcc(PairMethod):
+    """Temporal cycle-consistency between two clips, in both directions.
 
-    settings_class = TccSettings
-    settings: TccSettings
+    `tcc_loss`, `temperature` and `variance_weight` are arguments of `tcc_loss`.
+    """
+
+    config_class = TccConfig
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        tcc_loss: CycleLoss,
+        temperature: float,
+        variance_weight: float,
+        **options: Any,
+    ) -> None:
+        super().__init__(width, **options)
+        self.tcc_loss = tcc_loss
+        self.temperature = temperature
+        self.variance_weight = variance_weight
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
-        s = self.settings
         z = self.backbone(clips, generator)
         there, back = (
             tcc_loss(
@@ -54,9 +75,9 @@ class Tcc(base.PairMethod):
                 clips[home].frame / clips[home].video_length[:, None],
                 clips[home].padding,
                 clips[away].padding,
-                loss=s.tcc_loss,
-                temperature=s.temperature,
-                variance_weight=s.variance_weight,
+                loss=self.tcc_loss,
+                temperature=self.temperature,
+                variance_weight=self.variance_weight,
             )
             for home, away in ((0, 1), (1, 0))
         )
@@ -99,7 +120,7 @@ def tcc_loss(
     logits = _logits(there @ away, home, temperature)  # (N, T, T)
     if loss == "classification":
         return mean_over_items(
-            base.own_frame_cross_entropy(logits, home_padding, label_smoothing), ~home_padding
+            own_frame_cross_entropy(logits, home_padding, label_smoothing), ~home_padding
         )
     back = hide_padding(logits, home_padding).softmax(dim=-1)
     mean = (back @ times[..., None]).squeeze(-1)  # (N, T)

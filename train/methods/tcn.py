@@ -4,26 +4,26 @@ together.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from byov.train import sampling
+from byov.train.config import LARGEST, WHOLE_VIDEO, NonNegative, SamplingConfig
 from byov.train.feature_store import CachedVideo
 from byov.train.methods.base import (
     BackboneMethod,
-    BackboneMethodSettings,
+    BackboneMethodConfig,
     Losses,
     hide_padding,
     mean_over_items,
 )
 from byov.train.networks import at_least_float32, full_precision
 from byov.train.sampling import Batch, Draw, Sampler, draw_part, draw_rows
-from byov.train.settings import LARGEST, WHOLE_VIDEO, NonNegative
 
 # single-view n-pairs: maximum distance of positives in frames, from the TCC authors' code.
 WINDOW = 5
@@ -35,21 +35,23 @@ POSITIVE_RADIUS = 6
 NEGATIVE_RADIUS = 12
 
 
-class TcnSettings(BackboneMethodSettings):
-    summary = "time-contrastive networks; --tcn multi needs synchronized video pairs."
-    name = "TCN"
+View = Literal["single", "multi", "unpaired"]
+TcnLoss = Literal["npairs", "triplet"]
 
-    method: Literal["tcn"] = "tcn"
-    tcn: Literal["single", "multi", "unpaired"] = Field(
+
+class TcnConfig(BackboneMethodConfig):
+    summary = "time-contrastive networks; --tcn multi needs synchronized video pairs."
+    table_name = "TCN"
+
+    name: Literal["tcn"] = "tcn"
+    tcn: View = Field(
         "single",
         description="Positive for a frame: a slightly earlier frame, the same instant in the other "
         "view, or the same "
         "normalized time in any video of the other view.",
     )
     # n-pairs is used in the TCC authors' code and in the TCN authors' published settings
-    tcn_loss: Literal["npairs", "triplet"] = Field(
-        "npairs", description="N-pairs or semi-hard triplet loss."
-    )
+    tcn_loss: TcnLoss = Field("npairs", description="N-pairs or semi-hard triplet loss.")
     # default margin from the TCN authors' code
     margin: NonNegative = Field(
         0.2, description="Margin of the hinge loss (ae2-alignment) or triplet loss (tcn)."
@@ -65,48 +67,50 @@ class TcnSettings(BackboneMethodSettings):
         return f"tcn-{self.tcn}"
 
     @classmethod
-    def presets(cls, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    def variant_defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:
         single_triplets = (
             given.get("tcn", "single") == "single" and given.get("tcn_loss") == "triplet"
         )
-        frames = {"frames": 36} if single_triplets else {}  # default in the TCN authors' code
-        return super().presets(dataset, given) | frames
+        return {"frames": 36} if single_triplets else {}  # default in the TCN authors' code
 
-    @model_validator(mode="after")
-    def _clips_suit_the_loss(self) -> Self:
-        if self.tcn != "single" and self.crop != WHOLE_VIDEO:
+    def check_sampling(self, sampling: SamplingConfig) -> None:
+        if self.tcn != "single" and sampling.crop != WHOLE_VIDEO:
             raise ValueError(f"--tcn {self.tcn} compares whole videos; omit --crop")
         apart = NEGATIVE_RADIUS + 1
-        if (self.tcn, self.tcn_loss) == ("single", "triplet") and self.frames <= apart:
+        if (self.tcn, self.tcn_loss) == ("single", "triplet") and sampling.frames <= apart:
             raise ValueError(
                 f"single-view triplets need two frames {apart} apart; use --frames {apart + 1} or "
                 "more"
             )
-        return self
 
 
 class Tcn(BackboneMethod):
-    """N-pairs or triplet loss on frames of one video, or of an ego and an exo video."""
+    """N-pairs or triplet loss on frames of one video, or of an ego and an exo video.
 
-    settings_class = TcnSettings
-    settings: TcnSettings
+    `tcn` is "single" (view), "multi" (synchronized views) or "unpaired" (views); `tcn_loss` is
+    "npairs" or "triplet", with a margin.
+    """
+
+    config_class = TcnConfig
 
     def __init__(
-        self, width: int, settings: TcnSettings, training: dict[str, Any] | None = None
+        self, width: int, *, tcn: View, tcn_loss: TcnLoss, margin: float, **options: Any
     ) -> None:
-        super().__init__(width, settings, training)
-        self.unit_norm = settings.tcn_loss == "triplet"
+        super().__init__(width, **options)
+        self.view = tcn
+        self.uses_triplets = tcn_loss == "triplet"
+        self.margin = margin
+        self.unit_norm = self.uses_triplets
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
-        s = self.settings
         context = self.backbone.context
-        if s.tcn == "single":
+        if self.view == "single":
             pick_video = sampling.pick_one(videos)
-            draw = draw_consecutive if s.tcn_loss == "triplet" else draw_earlier
+            draw = draw_consecutive if self.uses_triplets else draw_earlier
             return Sampler(
-                videos, lambda rng: draw(pick_video(rng), s.frames, s.crop, rng), context
+                videos, lambda rng: draw(pick_video(rng), self.frames, self.crop, rng), context
             )
-        if s.tcn == "multi":
+        if self.view == "multi":
             reason = "--tcn multi needs them (--tcn unpaired does not)"
             pick = sampling.pick_synchronized(videos, reason)
             span = SPAN
@@ -115,16 +119,15 @@ class Tcn(BackboneMethod):
             pick = sampling.pick_views(videos, reason)
             span = LARGEST
         return Sampler(
-            videos, lambda rng: draw_same_times(*pick(rng), s.frames, span, rng), context
+            videos, lambda rng: draw_same_times(*pick(rng), self.frames, span, rng), context
         )
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
-        s = self.settings
         z = self.backbone(clips, generator)
-        if s.tcn_loss == "npairs":
+        if not self.uses_triplets:
             (anchors, positives) = z
             labels = None
-            if s.tcn != "single":  # the view of each anchor is random
+            if self.view != "single":  # the view of each anchor is random
                 labels = clips[1].index
                 swap = (clips[0].rand(clips[0].sampled, generator=generator) < 0.5)[..., None]
                 anchors, positives = (
@@ -132,7 +135,7 @@ class Tcn(BackboneMethod):
                     torch.where(swap, anchors, positives),
                 )
             return {"loss": npairs(anchors, positives, clips[0].padding, labels=labels)}
-        if s.tcn == "single":
+        if self.view == "single":
             times = clips[0].frame
             radii = (POSITIVE_RADIUS, NEGATIVE_RADIUS)
         else:  # ego frames that map to the same frame of a short exo video count as one moment
@@ -141,7 +144,7 @@ class Tcn(BackboneMethod):
         positive, negative = positive_and_negative(times, *radii)
         padding = torch.cat([clip.padding for clip in clips], dim=1)
         unit = F.normalize(at_least_float32(torch.cat(list(z), dim=1)), dim=-1)
-        return {"loss": semi_hard_triplets(unit, positive, negative, padding, margin=s.margin)}
+        return {"loss": semi_hard_triplets(unit, positive, negative, padding, margin=self.margin)}
 
 
 def draw_earlier(

@@ -14,11 +14,24 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from byov.train import settings as shared
+from byov.train.config import (
+    LARGEST,
+    WHOLE_VIDEO,
+    Backbone,
+    Depth,
+    FeatureDropout,
+    Fraction,
+    Heads,
+    NonNegative,
+    Position,
+    PositionIn,
+    Positive,
+    Temperature,
+)
 from byov.train.feature_store import CachedVideo
 from byov.train.methods.base import (
     BackboneMethod,
-    BackboneMethodSettings,
+    BackboneMethodConfig,
     Losses,
     ReadFeatures,
     mean_over_items,
@@ -31,63 +44,69 @@ from byov.train.sampling import Batch, Draw, Sampler, draw_clip, pick_several
 RUNNING_DEVIATION = 0.01  # added to the deviation to avoid division by zero in the first frames
 
 
-class TimelineSettings(BackboneMethodSettings):
-    """Timeline settings. Defaults were chosen on val splits (docs/methods.md)."""
+ProgressLabels = Literal["aligned", "linear"]
+
+
+class TimelineConfig(BackboneMethodConfig):
+    """Timeline options. Defaults were chosen on val splits (docs/methods.md)."""
 
     summary = (
         "similar embeddings for frames at the same progress of the action; each video must "
         "show the action once."
     )
-    name = "Timeline"
+    table_name = "Timeline"
     VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {"online": {True: "online"}}
 
-    method: Literal["timeline"] = "timeline"
-    progress_labels: Literal["aligned", "linear"] = Field(
+    name: Literal["timeline"] = "timeline"
+    progress_labels: ProgressLabels = Field(
         "aligned",
-        description="Progress labels: from aligning the videos of a view, or normalized time.",
+        description="Progress labels of the training frames: from aligning the videos with each "
+        "other (aligned), or normalized time (linear).",
     )
-    label_weight: shared.NonNegative = Field(
+    label_weight: NonNegative = Field(
         0.3, description="Weight of the losses based on progress labels."
     )
-    intra_weight: shared.NonNegative = Field(
+    intra_weight: NonNegative = Field(
         1.0, description="Weight of the contrastive loss within a video."
     )
     clips: int = Field(
         8,
         ge=4,
-        le=shared.LARGEST,
+        le=LARGEST,
         description="Clips per item: two from each video; half of the videos are ego.",
     )
-    whole: shared.Fraction = Field(
+    whole: Fraction = Field(
         0.3, description="Probability that a clip is the whole video instead of a part."
     )
     online: bool = Field(
         False, description="Embed each frame using only the frames up to it, for live video."
     )
-    sigma: shared.Positive = Field(
+    sigma: Positive = Field(
         0.05, description="Standard deviation of the target distribution over progress."
     )
-    variance: shared.Positive = Field(
+    variance: Positive = Field(
         10.0, description="Variance of the target distribution, in squared frames."
     )
-    temperature: shared.Temperature = 0.1
-    feature_dropout: shared.FeatureDropout = 0.3
-    backbone: shared.Backbone = "transformer"
-    depth: shared.Depth = 6
-    heads: shared.Heads = 8
-    position: shared.Position = "share"
-    position_in: shared.PositionIn = "latent"
-    frames: shared.Frames = 64
-    crop: shared.Crop = (0.3, 1.0)
-    standardize: shared.Standardize = "video"
-    optimizer: shared.Optimizer = "adamw"
-    epochs: shared.Epochs = 40
-    batch_size: shared.BatchSize = 1
-    lr: shared.LearningRate = 1e-3
-    weight_decay: shared.WeightDecay = 0.05
-    warmup: shared.Warmup = 5.0
-    schedule: shared.Schedule = "cosine"
-    select: shared.Select = "last"
+    temperature: Temperature = 0.1
+    feature_dropout: FeatureDropout = 0.3
+    backbone: Backbone = "transformer"
+    depth: Depth = 6
+    heads: Heads = 8
+    position: Position = "normalized"
+    position_in: PositionIn = "latent"
+
+    TRAINING: ClassVar[dict[str, Any]] = {
+        "frames": 64,
+        "crop": (0.3, 1.0),
+        "standardize": "video",
+        "optimizer": "adamw",
+        "epochs": 40,
+        "lr": 1e-3,
+        "weight_decay": 0.05,
+        "warmup": 5.0,
+        "schedule": "cosine",
+        "select": "last",
+    }
 
     @model_validator(mode="after")
     def _two_parts_per_video(self) -> Self:
@@ -105,58 +124,95 @@ class TimelineSettings(BackboneMethodSettings):
 class Timeline(BackboneMethod):
     """Contrastive losses between clips of different videos, regardless of view, and between two
     clips of each video.
+
+    Args:
+        width: Width of the input features.
+        latent: Width of the embeddings.
+        progress_labels: "aligned" or "linear"; see `start_training`.
+        label_weight: Weight of the losses based on progress labels.
+        intra_weight: Weight of the contrastive loss within a video.
+        clips: Clips per item, two from each video.
+        whole: Probability that a clip is the whole video.
+        online: Whether each frame is embedded using only the frames up to it.
+        sigma, variance, temperature: See `timeline_losses` and `sequence_contrastive_loss`.
+        feature_dropout: Dropout rate of the input features.
+        **options: Arguments of `BackboneMethod`.
     """
 
-    settings_class = TimelineSettings
-    settings: TimelineSettings
+    config_class = TimelineConfig
     unit_norm = True
     needs_whole_batch = "its BatchNorm layers need the whole batch"
 
     def __init__(
-        self, width: int, settings: TimelineSettings, training: dict[str, Any] | None = None
+        self,
+        width: int,
+        *,
+        latent: int,
+        progress_labels: ProgressLabels,
+        label_weight: float,
+        intra_weight: float,
+        clips: int,
+        whole: float,
+        online: bool,
+        sigma: float,
+        variance: float,
+        temperature: float,
+        feature_dropout: float,
+        **options: Any,
     ) -> None:
-        super().__init__(width, settings, training)
-        self.projection = build_projection(settings.latent)
+        super().__init__(width, latent=latent, causal=online, **options)
+        self.aligns = progress_labels == "aligned"
+        self.label_weight = label_weight
+        self.intra_weight = intra_weight
+        self.clips = clips
+        self.whole = whole
+        self.standardizes_online = online and self.standardization == "video"
+        self.sigma = sigma
+        self.variance = variance
+        self.temperature = temperature
+        self.feature_dropout = feature_dropout
+        self.projection = build_projection(latent)
         self.progress: Tensor
         # (num_videos, max_frames).
         self.register_buffer("progress", torch.empty(0, 0), persistent=False)
 
     def standardize(self, features: Tensor) -> Tensor:
-        is_running = self.settings.online and self.settings.standardize == "video"
-        return running_standardize(features) if is_running else super().standardize(features)
+        if self.standardizes_online:
+            return running_standardize(features)
+        return super().standardize(features)
 
     def training_state(self) -> dict[str, Tensor]:
         return {"progress": self.progress}
 
-    def start_training(self, videos: Sequence[CachedVideo], read: ReadFeatures) -> None:
-        """Compute the progress labels of the training videos."""
-        super().start_training(videos, read)
-        if self.settings.progress_labels == "aligned":
-            labels = aligned_progress(
-                videos, [video.view for video in videos], read, self.settings.seed
-            )
+    def start_training(
+        self, videos: Sequence[CachedVideo], read: ReadFeatures, seed: int = 0
+    ) -> None:
+        """Compute the progress labels of the training videos: by aligning them ("aligned"), or
+        normalized time ("linear").
+        """
+        super().start_training(videos, read, seed)
+        if self.aligns:
+            labels = aligned_progress(videos, [video.view for video in videos], read, seed)
         else:
             labels = [torch.linspace(0, 1, video.frames) for video in videos]
         padded = torch.nn.utils.rnn.pad_sequence(labels, batch_first=True)
         self.progress = padded.to(self.progress.device)
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
-        s = self.settings
-        pick = pick_several(videos, self.settings.clips // 2)
+        pick = pick_several(videos, self.clips // 2)
 
         def draw_item(rng: np.random.Generator) -> list[Draw]:
             return [
                 draw_clip(
-                    video, s.frames, shared.WHOLE_VIDEO if rng.random() < s.whole else s.crop, rng
+                    video, self.frames, WHOLE_VIDEO if rng.random() < self.whole else self.crop, rng
                 )
                 for video in 2 * pick(rng)
             ]
 
-        return Sampler(videos, draw_item, self.backbone.context, videos_per_item=s.clips // 2)
+        return Sampler(videos, draw_item, self.backbone.context, videos_per_item=self.clips // 2)
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
-        s = self.settings
-        dropped = [clip.feature_dropout(s.feature_dropout, generator) for clip in clips]
+        dropped = [clip.feature_dropout(self.feature_dropout, generator) for clip in clips]
         # (B, C, T, D).
         latents = at_least_float32(torch.stack(self.backbone(dropped, generator), dim=1))
         frames = torch.stack([clip.frame for clip in clips], dim=1)  # (B, C, T)
@@ -166,13 +222,15 @@ class Timeline(BackboneMethod):
         )
         z = F.normalize(latents, dim=-1)
         each, every = timeline_losses(
-            z, progress, padding, sigma=s.sigma, temperature=s.temperature
+            z, progress, padding, sigma=self.sigma, temperature=self.temperature
         )
         projected = F.normalize(self.projection(latents.flatten(0, 2)).view(latents.shape), dim=-1)
         # Clips c and c + C/2 come from the same video.
         parts = (torch.stack(x.chunk(2, dim=1)).flatten(1, 2) for x in (projected, frames, padding))
-        intra = sequence_contrastive_loss(*parts, variance=s.variance, temperature=s.temperature)
-        loss = s.label_weight * (each + every) + s.intra_weight * intra
+        intra = sequence_contrastive_loss(
+            *parts, variance=self.variance, temperature=self.temperature
+        )
+        loss = self.label_weight * (each + every) + self.intra_weight * intra
         return {"loss": loss, "each": each, "all": every, "intra": intra}
 
 

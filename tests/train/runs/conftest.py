@@ -14,9 +14,9 @@ import torch
 from tests import factories
 from tests.processes import Command, Ran
 from tests.train.conftest import sizes_of
+from tests.train.runs.run_files import train_run
 
-from byov.train.run import train_run
-from byov.train.settings import settings_classes
+from byov.train.registry import config_class
 
 ENCODER = "random/tiny"
 # The smallest settings that cover every code path: 4 steps per epoch, with validation and a
@@ -57,7 +57,7 @@ def refused(byov_train: Callable[..., Ran]) -> Callable[..., str]:
 
 
 def tiny_options(method: str) -> dict[str, Any]:
-    is_large = settings_classes()[method].model_fields["batch_size"].default > 2
+    is_large = config_class(method).defaults("", {})["batch_size"] > 2
     sizes = sizes_of(method, TINY | ({"batch_size": 2} if is_large else {}))
     return {"method": method} | sizes | {"checkpoint_every": 1}
 

@@ -3,12 +3,25 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
+
+from byov.train.runs import Execution, embed_run, resume_run, start_run
 
 START = ("--ratio", 0.3, "--run", "toy")
 RESUME = ("--run", "toy", "--resume")
 EMBED = ("--run", "toy", "--embed-only")
+
+
+def train_run(
+    run: str | None = None, *, resume: bool = False, embed_only: bool = False, **options: Any
+) -> dict[str, Any]:
+    """Start, resume or embed a run, given the fields of `Execution` and settings."""
+    names = {field.name for field in fields(Execution)} & options.keys()
+    execution = Execution(**{name: options.pop(name) for name in names})
+    execute = embed_run if embed_only else resume_run if resume else start_run
+    return execute(run, execution, **options)
 
 
 def records(run: Path) -> list[dict[str, Any]]:

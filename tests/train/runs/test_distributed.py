@@ -2,14 +2,13 @@
 
 import pytest
 import torch
+from tests.train.runs.run_files import train_run
 
 from byov.errors import TrainError
 from byov.train.distributed import SINGLE_PROCESS, Processes, init_processes
 from byov.train.feature_store import FeatureStore, open_training_data
-from byov.train.methods import build_method
-from byov.train.run import train_run
-from byov.train.sampling import BatchSource
-from byov.train.settings import resolve_settings
+from byov.train.methods.base import build_method, training_batches
+from byov.train.registry import resolve
 
 
 @pytest.mark.parametrize("items", [1, 2, 3, 7, 8])
@@ -27,13 +26,14 @@ def test_partitions_cover_all_items_evenly(items, world_size):
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_local_batches_are_parts_of_the_whole_batch(cache, method, options, world_size):
     data = open_training_data(cache.parent, None, None, 0.3)
-    settings = resolve_settings(
+    config = resolve(
         method, "toy", {"frames": 8, "latent": 16, "heads": 2, "batch_size": 3, **options}
     )
-    model = build_method(data.width, settings)
+    model = build_method(data.width, config)
 
     def batches(local):
-        return BatchSource(model, model.sampler(data.of("train")), FeatureStore(data, (), 0), local)
+        store = FeatureStore(data, (), 0)
+        return training_batches(model, data.split("train"), store, config, local)
 
     whole = batches(SINGLE_PROCESS.local_items)
     for step in range(whole.steps_per_epoch * 2):

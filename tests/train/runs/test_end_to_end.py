@@ -16,10 +16,8 @@ from byov.cache.layout import prefix_lengths, trimmed_clips
 from byov.cache.runs import read_run
 from byov.cli.evaluate import main as byov_eval
 from byov.train.feature_store import FeatureStore, open_training_data
-from byov.train.methods import build_method
-from byov.train.methods.base import Method
-from byov.train.sampling import BatchSource
-from byov.train.settings import settings_of
+from byov.train.methods.base import Method, build_method, training_batches
+from byov.train.registry import run_config
 
 DIAGNOSTICS = {
     f"diagnostics/{name}"
@@ -37,7 +35,7 @@ def training_record(run):
 
 def load_model(run, *, untrained):
     if untrained:
-        return build_method(16, settings_of(read_run(run.parent, run.name))).eval()
+        return build_method(16, run_config(read_run(run.parent, run.name))).eval()
     return Method.from_pretrained(run)
 
 
@@ -156,12 +154,11 @@ def test_a_run_is_reproducible_bit_for_bit(byov_train, tiny, reference, run, opt
 
 def training_loss(model, data):
     """Compute the mean loss over the first training batches."""
-    videos = data.of("train")
+    videos = data.split("train")
     store = FeatureStore(data, videos, 2**30)
-    model.start_training(videos, store.read)
-    if model.settings.method == "actor-observer":
+    if model.config.method.name == "actor-observer":
         model.heads = None  # with score heads, the loss is relative to its running mean
-    batches = BatchSource(model, model.sampler(videos), store)
+    batches = training_batches(model, videos, store, model.config)
     with torch.no_grad():
         losses = [
             model(batches.batch(step), torch.Generator().manual_seed(step))["loss"]

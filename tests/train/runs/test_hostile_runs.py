@@ -8,11 +8,18 @@ import pytest
 from safetensors import safe_open
 from safetensors.torch import load_file, save
 from tests.train.runs.conftest import tiny_options
-from tests.train.runs.run_files import EMBED, RESUME, checkpoints, contents, flip_bit, truncate
+from tests.train.runs.run_files import (
+    EMBED,
+    RESUME,
+    checkpoints,
+    contents,
+    flip_bit,
+    train_run,
+    truncate,
+)
 
 from byov.cache.digests import BLANK_SEAL, read_sealed_json, seal
 from byov.errors import ByovError
-from byov.train.run import train_run
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -119,8 +126,8 @@ CONFIGS = {
     "no encoder digest": lambda config: with_record(config, encoder_sha256=None),
     "no identity": lambda config: with_record(config, identity=None),
     "no settings": lambda config: config | {"settings": None},
-    "unknown method": lambda config: with_setting(config, method="\x1b[2J"),
-    "another method": lambda config: with_setting(config, method="timeline"),
+    "unknown method": lambda config: with_setting(config, name="\x1b[2J"),
+    "another method": lambda config: with_setting(config, name="timeline"),
     "unknown setting": lambda config: with_setting(config, unknown=1),
     "absurd size": lambda config: with_setting(config, latent=1_000_000),
     "NaN": lambda config: with_setting(config, lr=float("nan")),
@@ -132,7 +139,10 @@ def with_record(config, **training):
 
 
 def with_setting(config, **settings):
-    return config | {"settings": config["settings"] | settings}
+    """Change settings of the method or, if it has none of that name, of the optimizer."""
+    stored = config["settings"]
+    part = "optimizer" if settings.keys() <= stored["optimizer"].keys() else "method"
+    return config | {"settings": stored | {part: stored[part] | settings}}
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -12,10 +12,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from tests.train.runs.conftest import tiny_options
-from tests.train.runs.run_files import contents
+from tests.train.runs.run_files import contents, train_run
 
 from byov.errors import Interrupted
-from byov.train.run import train_run
 
 TINY = tiny_options("byov")
 
@@ -27,7 +26,7 @@ def train(features, runs, **options):
 
 IN_A_PROCESS = f"""
 import sys, torch
-from byov.train.run import train_run
+from byov.apply.run import train_run
 torch.set_num_threads(1)
 train_run("toy", features_dir=sys.argv[1], runs_dir=sys.argv[2], **{TINY})
 """

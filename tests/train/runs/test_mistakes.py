@@ -8,11 +8,10 @@ import shutil
 import numpy as np
 import pytest
 from tests import factories
-from tests.train.runs.run_files import EMBED, RESUME, START, contents, records
+from tests.train.runs.run_files import EMBED, RESUME, START, contents, records, train_run
 
 from byov.cache.hdf5 import read_array
 from byov.errors import ByovError
-from byov.train.run import train_run
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from tests.factories import write_features
 from tests.train.runs.run_files import records
 
 from byov.cache.manifest import Manifest, VideoEntry
-from byov.train.settings import resolve_settings
+from byov.cache.runs import read_run
+from byov.train.registry import resolve
 
 RECORDED = json.loads(Path(__file__).with_name("recorded.json").read_text())
 OPTIONS = (
@@ -52,7 +53,7 @@ def test_losses_are_the_recorded_ones(byov_train, tmp_path, run, recipe):
     ran = byov_train("--ratio", 0.3, "--run", "toy", "--recipe", recipe, *OPTIONS)
     assert ran.code == 0, ran
     recorded = RECORDED["runs"][recipe]
-    settings = json.loads((run / "config.json").read_text())["settings"]
+    settings = read_run(run.parent, run.name).settings
     assert {name: settings[name] for name in recorded["settings"]} == recorded["settings"]
     names = ("loss", "self", "cross", "cycle", "lr")
     losses = [
@@ -67,5 +68,5 @@ def test_losses_are_the_recorded_ones(byov_train, tmp_path, run, recipe):
 @pytest.mark.parametrize("recipe", RECORDED["runs"])
 def test_default_settings_are_the_recorded_ones(dataset, recipe):
     recorded = RECORDED["defaults"][dataset][recipe]
-    now = resolve_settings("byov", dataset, {"recipe": recipe}).model_dump(mode="json")
+    now = json.loads(json.dumps(resolve("byov", dataset, {"recipe": recipe}).flat()))
     assert {name: now[name] for name in recorded} == recorded

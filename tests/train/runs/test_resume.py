@@ -145,7 +145,7 @@ def test_steps_are_rounded_up_to_epochs(byov_train, refused, tiny, reference, ru
     at = tiny.index("--epochs")
     assert "pass only one of them" in refused(*START, *tiny, "--steps", 9)
     assert byov_train(*START, *tiny[:at], *tiny[at + 2 :], "--steps", 9).code == 0
-    settings = json.loads((run / "config.json").read_text())["settings"]
+    settings = json.loads((run / "config.json").read_text())["settings"]["optimizer"]
     assert (settings["steps"], settings["epochs"]) == (9, 3)
     assert records(run) == records(reference)
     assert "steps 9, not 10" in refused(*RESUME, "--steps", 10)

@@ -8,12 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.train.runs.conftest import tiny_options
-from tests.train.runs.run_files import checkpoints, contents, records
+from tests.train.runs.run_files import checkpoints, contents, records, train_run
 
 from byov.errors import Diverged, Interrupted
-from byov.train.methods import METHODS
-from byov.train.methods.byov import ByovSettings
-from byov.train.run import train_run
+from byov.train.config import OptimizerConfig
+from byov.train.registry import METHODS
 from byov.train.trainer import learning_rate
 
 
@@ -68,14 +67,14 @@ def test_the_time_left_is_logged_once_also_by_a_resumed_run(train, monkeypatch, 
 
 
 def test_learning_rate_schedules():
-    settings = ByovSettings(epochs=10, lr=1.0, warmup=2, schedule="cosine")
+    settings = OptimizerConfig(epochs=10, lr=1.0, warmup=2, schedule="cosine")
     rates = [learning_rate(settings, step, 4) for step in range(41)]
     assert rates[:8] == pytest.approx([(step + 1) / 9 for step in range(8)])
     assert rates[8] == pytest.approx(1)  # the cosine starts where the warm-up ends
     assert rates[16] == pytest.approx(0.5 * (1 + math.cos(math.pi / 4)))
     assert rates[24] == pytest.approx(0.5)
     assert rates[40] == pytest.approx(0)
-    constant = ByovSettings(epochs=10, lr=1.0, warmup=2)
+    constant = OptimizerConfig(epochs=10, lr=1.0, warmup=2)
     assert [learning_rate(constant, step, 4) for step in (7, 8, 39)] == pytest.approx([8 / 9, 1, 1])
 
 

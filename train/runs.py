@@ -1,0 +1,512 @@
+"""Training runs: start one, resume it, or embed the videos with its model again."""
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from byov import __version__
+from byov.cache import runs
+from byov.cache.atomic import exclusive, remove_abandoned, write_text
+from byov.cache.digests import file_sha256, seal_json
+from byov.cache.layout import run_name
+from byov.device import Device, pick_device
+from byov.errors import TrainError
+from byov.folders import Folder, features_folder, runs_folder
+from byov.progress import NO_PROGRESS, Progress, Stop, never
+from byov.text import format_size
+from byov.train.checkpoint import file_bytes
+from byov.train.config import (
+    CHECKPOINT_EVERY,
+    DEFAULT_METHOD,
+    DEFAULT_RATIO,
+    PRELOAD_GIB,
+    RunConfig,
+)
+from byov.train.diagnostics import diagnose, explain_diagnostics, explain_selection
+from byov.train.distributed import SINGLE_PROCESS, Processes, connection_errors
+from byov.train.embedding_pass import embed_videos
+from byov.train.feature_store import FeatureStore, TrainingData, open_training_data
+from byov.train.methods.base import (
+    Method,
+    build_method,
+    check_sizes,
+    config_contents,
+    training_batches,
+)
+from byov.train.methods.byov import ByovConfig
+from byov.train.registry import (
+    check_names,
+    config_of_settings,
+    differences,
+    resolve,
+    run_config,
+)
+from byov.train.trackers import check_installed, open_trackers
+from byov.train.trainer import Trainer
+from byov.train.validation import Validator, selection_metric
+
+LOGGER = logging.getLogger(__name__)
+PAPER_DEPTH = ByovConfig.model_fields["depth"].default
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Where and how a run is executed, which does not change its results.
+
+    Attributes:
+        device: Device to train on: "auto", "cuda", "mps" or "cpu".
+        preload_gib: Maximum size of features to preload into memory, in GiB.
+        checkpoint_every: Epochs between checkpoints.
+        trackers: Where else to log metrics: "tensorboard", "wandb".
+        features_dir: Folder of the feature cache. Default: BYOV_FEATURES, else features/.
+        runs_dir: Folder that contains the runs. Default: BYOV_RUNS, else runs/.
+        progress: Receives progress updates for training and embedding.
+        stop: Called after every step and before embedding a video; returns true to stop the run,
+            which can be resumed.
+        processes: Processes that train the run together; each of them calls the same function.
+    """
+
+    device: Device = "auto"
+    preload_gib: float = PRELOAD_GIB
+    checkpoint_every: int = CHECKPOINT_EVERY
+    trackers: tuple[str, ...] = ()
+    features_dir: Folder = None
+    runs_dir: Folder = None
+    progress: Progress = NO_PROGRESS
+    stop: Stop = never
+    processes: Processes = SINGLE_PROCESS
+
+
+@dataclass
+class _Job:
+    """A run that is being trained or embedded."""
+
+    folder: Path
+    config: RunConfig
+    data: TrainingData
+    model: Method
+    record: dict[str, Any]  # "training" in config.json
+    device: torch.device
+    execution: Execution
+
+
+DEFAULT_EXECUTION = Execution()
+
+
+def start_run(
+    run: str | None = None,
+    execution: Execution = DEFAULT_EXECUTION,
+    *,
+    method: str | None = None,
+    dataset: str | None = None,
+    encoder: str | None = None,
+    ratio: float | None = None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Train a method on cached features, select the best model on the val split and embed all
+    videos with it.
+
+    Args:
+        run: Name of the run. Default: DATASET-METHOD-rRATIO-sSEED.
+        execution: Where and how to run.
+        method: Name of the method. Default: "byov".
+        dataset: Dataset in the cache. Default: the only one.
+        encoder: Encoder in the cache. Default: the only one.
+        ratio: STM ratio of the features. Default: 0.3.
+        **settings: Settings of the method and its training.
+
+    Returns:
+        Summary of the run (empty except in the main process): "run", "dataset", "folder",
+        "embedding_files", "steps", "last" (losses of the last epoch), "validation" (metrics of the
+        saved model) and "findings" (sentences about what the saved model has learned, or not).
+
+    Raises:
+        TrainError: If the features, the settings or the run cannot be used.
+        Interrupted: If `execution.stop` returned true.
+        Diverged: If the loss or a weight is not finite.
+        ProcessLost: If another process of `execution.processes` has ended.
+    """
+    with connection_errors():
+        features = features_folder(execution.features_dir)
+        data = open_training_data(
+            features, dataset, encoder, DEFAULT_RATIO if ratio is None else ratio
+        )
+        config = resolve(method or DEFAULT_METHOD, data.dataset, settings)
+        ratio_text = data.column.removeprefix("merged/")
+        name = f"{data.dataset}-{config.method.label}-r{ratio_text}-s{config.seed}"
+        folder = runs.run_folder(
+            runs_folder(execution.runs_dir), run_name(name) if run is None else run
+        )
+        device = execution.processes.device(pick_device(execution.device))
+    model = build_method(data.width, config)
+    items = model.sampler(data.split("train"))
+    config = config.with_epochs(items.steps_per_epoch(config.optimizer.batch_size))
+    record = training_record(data, config, model)
+    job = _Job(folder, config, data, model, record, device, execution)
+    _suggest_small_model(job)
+    with _training(job):
+        is_main = execution.processes.is_main
+        if is_main and any(not path.name.startswith(".") for path in folder.iterdir()):
+            raise TrainError(
+                f"{folder} exists. Resume it with --run {folder.name} --resume or choose another "
+                "name with --run."
+            )
+        return _train(job, _open_trainer(job))
+
+
+def resume_run(
+    run: str | None = None,
+    execution: Execution = DEFAULT_EXECUTION,
+    *,
+    method: str | None = None,
+    dataset: str | None = None,
+    encoder: str | None = None,
+    ratio: float | None = None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Resume an interrupted run, by default the newest, or extend a run to more epochs.
+
+    Options and settings may be omitted. If given, they must match those that the run was started
+    with, except that `epochs` may be larger if the schedule is constant. Arguments, result and
+    errors are those of `start_run`.
+    """
+    options = {"dataset": dataset, "encoder": encoder, "ratio": ratio, "method": method}
+    stored, job = _open_run(run, execution, options, settings, resume=True)
+    with _training(job):
+        trainer = _open_trainer(job)
+        _restore(trainer, stored, job)
+        if execution.processes.is_main and job.config.optimizer.epochs > stored.settings["epochs"]:
+            # This file marks a finished run.
+            (job.folder / runs.LAST_MODEL_NAME).unlink(missing_ok=True)
+        return _train(job, trainer)
+
+
+def embed_run(
+    run: str | None = None,
+    execution: Execution = DEFAULT_EXECUTION,
+    *,
+    method: str | None = None,
+    dataset: str | None = None,
+    encoder: str | None = None,
+    ratio: float | None = None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Embed all videos again with the model of a run, by default the newest.
+
+    Options and settings are those of `resume_run`, without `epochs` that differ. Returns "run",
+    "dataset", "folder" and "embedding_files".
+    """
+    options = {"dataset": dataset, "encoder": encoder, "ratio": ratio, "method": method}
+    _, job = _open_run(run, execution, options, settings, resume=False)
+    with _locked(job.folder):
+        _write_config(job)
+        return _embed(job, FeatureStore(job.data, (), 0))
+
+
+def _open_run(
+    run: str | None,
+    execution: Execution,
+    options: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    *,
+    resume: bool,
+) -> tuple[runs.RunRecord, _Job]:
+    """Open an existing run; raise TrainError if its features or the given settings differ."""
+    runs_dir = runs_folder(execution.runs_dir)
+    with connection_errors():
+        name = execution.processes.broadcast(lambda: runs.choose_run(runs_dir, run).name)
+        stored = runs.read_run(runs_dir, name)
+        config = _recorded_config(stored, options, settings, may_extend=resume)
+        data = open_training_data(
+            features_folder(execution.features_dir),
+            stored.dataset,
+            stored.encoder_folder,
+            stored.ratio,
+        )
+        device = execution.processes.device(pick_device(execution.device))
+    if not resume:
+        runs.check_model(stored.folder, stored.training)
+    if (stored.folder / runs.MODEL_NAME).exists():  # before allocating the model
+        check_sizes(stored.folder / runs.MODEL_NAME, data.width, config)
+    model = build_method(data.width, config)
+    record = _check_features(stored, training_record(data, config, model), same_labels=resume)
+    return stored, _Job(stored.folder, config, data, model, record, device, execution)
+
+
+@contextmanager
+def _training(job: _Job) -> Iterator[None]:
+    """Check that a run can be trained by these processes, and hold its lock."""
+    processes = job.execution.processes
+    batch_size = job.config.optimizer.batch_size
+    if processes.world_size > batch_size:
+        raise TrainError(
+            f"--batch-size {batch_size} is less than the number of processes, "
+            f"{processes.world_size}."
+        )
+    if processes.world_size > 1 and job.model.needs_whole_batch:
+        raise TrainError(
+            f"{job.config.method.name} cannot be trained in several processes: "
+            f"{job.model.needs_whole_batch}."
+        )
+    check_installed(job.execution.trackers)
+    lost = (
+        "another process of this run has ended; resume with byov-train --run "
+        f"{job.folder.name} --resume"
+    )
+    with connection_errors(lost), _locked(job.folder) if processes.is_main else nullcontext():
+        yield
+
+
+def _open_trainer(job: _Job) -> Trainer:
+    """Read the features and prepare the model for training."""
+    execution = job.execution
+    processes = execution.processes
+    train = job.data.split("train")
+    val = job.data.split("val") if processes.is_main else []
+    store = FeatureStore(job.data, (*train, *val), int(execution.preload_gib * 2**30))
+    if not store.preloaded:
+        LOGGER.info(
+            f"reading {format_size(store.size_bytes)} of features during training (see "
+            "--preload-gib)"
+        )
+    return Trainer(
+        job.model,
+        training_batches(job.model, train, store, job.config, processes.local_items),
+        job.config,
+        folder=job.folder,
+        device=job.device,
+        validate=Validator(job.data.dataset, val, store, job.device) if val else None,
+        select=selection_metric(job.data, job.config.selection.select),
+        checkpoint_every=execution.checkpoint_every,
+        processes=processes,
+        metadata={
+            "identity": job.record.get("identity"),
+            "method": job.config.method.name,
+            "seed": job.config.seed,
+        },
+    )
+
+
+def _train(job: _Job, trainer: Trainer) -> dict[str, Any]:
+    """Train until the last step, embed all videos with the selected model and return a summary."""
+    execution = job.execution
+    is_main = execution.processes.is_main
+    job.record.pop(runs.FILES_KEY, None)
+    if is_main:
+        _write_config(job)  # from here on, the run exists
+    tracked = {name: job.record[name] for name in ("dataset", "encoder", "column")}
+    first_step = trainer.state.step + 1 if trainer.state.step else 0
+    with open_trackers(
+        execution.trackers if is_main else (), job.folder, tracked | job.config.flat(), first_step
+    ) as trainer.trackers:
+        trainer.train(execution.stop, execution.progress)
+    execution.processes.shutdown()
+    if not is_main:
+        return {}
+    job.model.load_state_dict(load_file(job.folder / runs.MODEL_NAME))
+    diagnostics = diagnose(job.model, trainer.batches)
+    validation = trainer.state.best_metrics
+    names = (runs.MODEL_NAME, runs.LAST_MODEL_NAME, runs.METRICS_NAME)
+    digests = {name: file_sha256(job.folder / name) for name in names}
+    job.record |= {
+        "validation": validation,
+        "diagnostics": diagnostics,
+        runs.FILES_KEY: digests,
+    }
+    _write_config(job)
+    embedded = _embed(job, trainer.batches.store)
+    last = {
+        name: value
+        for name, value in trainer.state.records[-1].items()
+        if name not in ("epoch", "step", "lr") and not name.startswith(runs.DIAGNOSTICS_PREFIX)
+    }
+    findings = explain_diagnostics(diagnostics)
+    findings += explain_selection(trainer.state.records, trainer.select)
+    return embedded | {
+        "steps": trainer.state.step,
+        "last": last,
+        "validation": validation,
+        "findings": findings,
+    }
+
+
+def _embed(job: _Job, store: FeatureStore) -> dict[str, Any]:
+    """Embed all videos; return the name, dataset and folder of the run and the number of files."""
+    files = embed_videos(
+        job.folder,
+        job.record,
+        job.data,
+        store,
+        job.device,
+        job.execution.progress,
+        job.execution.stop,
+    )
+    return {
+        "run": job.folder.name,
+        "dataset": job.data.dataset,
+        "folder": str(job.folder),
+        "embedding_files": files,
+    }
+
+
+def _suggest_small_model(job: _Job) -> None:
+    method = job.config.method
+    if job.device.type == "cpu" and isinstance(method, ByovConfig) and method.depth >= PAPER_DEPTH:
+        ratio = job.data.column.removeprefix("merged/")
+        LOGGER.info(
+            "the paper's model is slow on a CPU; a smaller one takes minutes: "
+            f"byov-train --dataset {job.data.dataset} --ratio {ratio} --size small"
+        )
+
+
+def _recorded_config(
+    record: runs.RunRecord,
+    options: Mapping[str, Any],
+    given: Mapping[str, Any],
+    *,
+    may_extend: bool,
+) -> RunConfig:
+    """Return the settings of a run, possibly with more epochs; raise TrainError if the given ones
+    differ.
+    """
+    recorded = run_config(record)
+    started = {
+        "dataset": record.dataset,
+        "encoder": record.encoder,
+        "ratio": record.ratio,
+        "method": recorded.method.name,
+    }
+    if options["encoder"] == record.encoder_folder:
+        started["encoder"] = record.encoder_folder
+    changed = [
+        f"{name} {started[name]!r}, not {value!r}"
+        for name, value in options.items()
+        if value not in (None, started[name])
+    ]
+    if not changed:
+        check_names(recorded.method.name, given)
+        requested = config_of_settings(recorded.method.name, recorded.flat() | dict(given))
+        epochs = requested.optimizer.epochs
+        if may_extend and epochs > recorded.optimizer.epochs:
+            if recorded.optimizer.schedule != "constant":
+                raise TrainError(
+                    f"{record.name} cannot be extended: the learning rates of its "
+                    f"{recorded.optimizer.schedule} schedule depend on the number of epochs, "
+                    f"{recorded.optimizer.epochs}. Start another run with --epochs {epochs}."
+                )
+            recorded = recorded.with_optimizer(epochs=epochs, steps=None)
+        changed = differences(requested, recorded, given)
+    if changed:
+        raise TrainError(
+            f"{record.name} was started with {'; '.join(changed)}. Omit these options or start "
+            "another run."
+        )
+    return recorded
+
+
+def _restore(trainer: Trainer, stored: runs.RunRecord, job: _Job) -> None:
+    """Restore the last checkpoint; raise TrainError if the run cannot reach its number of
+    epochs.
+    """
+    if runs.FILES_KEY in stored.training and (stored.folder / runs.MODEL_NAME).exists():
+        # Check the model before its digest is replaced.
+        runs.check_model(stored.folder, stored.training)
+    trainer.resume()
+    if trainer.state.step == 0 and (stored.folder / runs.LAST_MODEL_NAME).exists():
+        raise TrainError(
+            f"{stored.name} is finished and has no checkpoints. Use --embed-only to write its "
+            "embeddings again."
+        )
+    epochs = stored.settings["epochs"]
+    validate_every = job.config.selection.validate_every
+    is_extended = job.config.optimizer.epochs > epochs
+    is_trained = any(line["epoch"] == epochs for line in trainer.state.records)
+    if is_extended and is_trained and job.data.split("val") and epochs % validate_every:
+        # This validation may have selected a model that a longer run would not select.
+        raise TrainError(
+            f"The run cannot be extended: it was validated after epoch {epochs}, which is not a "
+            f"multiple of --validate-every {validate_every}. Start another run."
+        )
+    LOGGER.info(f"resuming from step {trainer.state.step} of {trainer.total_steps}")
+
+
+def training_record(data: TrainingData, config: RunConfig, untrained: Method) -> dict[str, Any]:
+    """Return the "training" section of config.json, which later stages read (cache/runs.py)."""
+    features = {
+        "dataset": data.dataset,
+        "encoder_sha256": data.identity["weights"],
+        "preprocessing": data.identity["preprocessing"],
+        "compute_dtype": data.identity["compute type"],
+        "column": data.column,
+        **data.digests,
+    }
+    # With a constant learning rate, a longer run continues a shorter one, so they share an
+    # identity.
+    without = {"epochs", "steps"} if config.optimizer.schedule == "constant" else {"steps"}
+    settings = {name: value for name, value in config.flat().items() if name not in without}
+    decisive = features | {"width": data.width, "settings": settings}
+    return features | {
+        "encoder": data.identity["encoder"],
+        "encoder_revision": data.identity["revision"],
+        "encoder_folder": data.folder.name,
+        "recipe": config.method.label,
+        "title": config.title,
+        "seed": config.seed,
+        "untrained_sha256": hashlib.sha256(file_bytes(untrained.state_dict())).hexdigest(),
+        "validation": {},
+        "versions": {"byov": __version__, "torch": torch.__version__},
+        # Digest of everything that determines the results of the run, independent of its name and
+        # the machine.
+        "identity": hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest(),
+    }
+
+
+def _check_features(
+    run: runs.RunRecord, current: dict[str, Any], *, same_labels: bool
+) -> dict[str, Any]:
+    """Return the training record of an existing run; raise TrainError if its features have
+    changed.
+    """
+    decisive = {
+        "encoder_sha256": "encoder",
+        "preprocessing": "preprocessing",
+        "compute_dtype": "compute type",
+    }
+    decisive["features_sha256"] = "features or list of train and val videos"
+    if same_labels:
+        decisive["labels_sha256"] = "labels, pairs or order of train and val videos"
+    for name, what in decisive.items():
+        if run.training.get(name) != current[name]:
+            raise TrainError(
+                f"The {what} of {run.dataset} changed since {run.name} was started. Start another "
+                "run."
+            )
+    kept = {name: value for name, value in run.training.items() if name != "settings"}
+    return kept | {"untrained_sha256": current["untrained_sha256"]}
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a run, and remove temporary files left by killed processes."""
+    busy = TrainError(
+        f"{folder}: another process is training this run. Wait for it, or stop it first."
+    )
+    with exclusive(folder / runs.LOCK_NAME, busy=busy):
+        remove_abandoned(folder)
+        yield
+
+
+def _write_config(job: _Job) -> None:
+    """Write config.json and the model card."""
+    contents = config_contents(job.data.width, job.config, job.record)
+    write_text(job.folder / runs.CONFIG_NAME, seal_json(contents).decode())
+    job.model.describe(job.config, job.record)
+    write_text(job.folder / "README.md", str(job.model.generate_model_card()))
