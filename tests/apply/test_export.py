@@ -44,7 +44,7 @@ def test_onnx_files_have_the_outputs_of_the_run(byov_export, trained, tmp_path):
         ("carl", {}),
         ("tcc", {}),
         ("byov", {"attention_window": 5}),
-        ("byov", {"position": "share"}),
+        ("byov", {"position": "normalized"}),
         ("byov", {"recipe": "bottleneck"}),
     ],
 )
