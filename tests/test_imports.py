@@ -105,7 +105,7 @@ def test_modules_import_downward_only():
                 targets |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
             elif isinstance(node, ast.Import):
                 targets |= {alias.name for alias in node.names}
-        imports[name] = targets & paths.keys()
+        imports[name] = (targets & paths.keys()) - {name}
     TopologicalSorter(imports).prepare()  # raises CycleError
 
 
