@@ -32,7 +32,7 @@ from byov.evaluate.compare import Results, compare, compare_file, compared_reade
 from byov.evaluate.embedding_files import is_embedded, open_embeddings, source_videos
 from byov.evaluate.protocols import ProtocolChoice, ScoredSplit
 from byov.evaluate.readers import EmbeddingReader, read_manifest
-from byov.evaluate.scope import ALL, Scope, choose_scope
+from byov.evaluate.scope import ALL, Scope, choose_scope, scored_protocols
 from byov.evaluate.table import verdict
 from byov.evaluate.tasks import TASKS, EvaluationOptions
 from byov.text import printable
@@ -159,6 +159,8 @@ def evaluate(
     encoder = encoder or (runs[0].encoder_folder if runs else None)
     columns = _choose_columns(features_dir, name, encoder, features) if features else []
     manifest = read_manifest(features_dir, name)
+    if task and task != ALL and protocol and not scored_protocols([task], protocol):
+        raise UsageError(f"--task {task} cannot be scored with --protocol {protocol}.")
     scope = choose_scope(manifest, [task or ALL], split=split, protocol=protocol, options=options)
     if task is None:
         _print_plan(scope, manifest, runs, columns)

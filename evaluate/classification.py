@@ -163,9 +163,9 @@ class PhaseClassifier:
                 for vectors, c in self.vectors
             ]
             votes = np.zeros((len(block), len(self.phases)), np.int64)
-            for (one, other), intercept in zip(pairs, self.intercepts, strict=True):
-                is_one = sums[one][:, other - 1] + sums[other][:, one] + intercept > 0
-                votes[np.arange(len(block)), np.where(is_one, one, other)] += 1
+            for (first, second), intercept in zip(pairs, self.intercepts, strict=True):
+                is_first = sums[first][:, second - 1] + sums[second][:, first] + intercept > 0
+                votes[np.arange(len(block)), np.where(is_first, first, second)] += 1
             predicted.append(self.phases[votes.argmax(axis=1)])
         return np.concatenate(predicted)
 

@@ -70,17 +70,17 @@ class Points:
         allowed = np.isfinite(values)
         exact = np.where(allowed, self._exact_distances(rows, picked + first), np.inf)
         order = np.argsort(exact, axis=1, kind="stable")[:, :count]
-        found = np.full((len(rows), count), -1, np.int64)
+        nearest = np.full((len(rows), count), -1, np.int64)
         ranked = np.where(allowed, picked + first, -1)
-        found[:, : order.shape[1]] = np.take_along_axis(ranked, order, 1)
+        nearest[:, : order.shape[1]] = np.take_along_axis(ranked, order, 1)
         if picked.shape[1] < distances.shape[1]:
             rising = np.sort(values, axis=1)
             limits = rising[:, count - 1] + 2 * self.error
             for row in np.flatnonzero(np.isfinite(limits) & (rising[:, -1] <= limits)):
                 # A point that was not picked may be nearer, within the rounding error.
                 candidates = np.flatnonzero(distances[row] <= limits[row])
-                found[row] = self._exact_order(int(rows[row]), candidates + first)[:count]
-        return found
+                nearest[row] = self._exact_order(int(rows[row]), candidates + first)[:count]
+        return nearest
 
     def nearest_in_each(self, rows: Indices, starts: Indices) -> Indices:
         """Return (R, G) indices of the point nearest to each row in each of G groups, which begin

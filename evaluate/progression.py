@@ -103,8 +103,8 @@ def progression_targets(frames: Frames, phases: NDArray[np.int64]) -> NDArray[np
         video = slice(start, start + length)
         labels = frames.phases[video]
         for i, phase in enumerate(phases):
-            of_phase = np.flatnonzero(labels == phase)
+            phase_frames = np.flatnonzero(labels == phase)
             # If unlabeled frames follow, the phase may continue in them.
-            if len(of_phase) and UNLABELED not in labels[of_phase[-1] + 1 :][:1]:
-                targets[video, i] = (np.arange(length) - of_phase[-1]) / length
+            if len(phase_frames) and UNLABELED not in labels[phase_frames[-1] + 1 :][:1]:
+                targets[video, i] = (np.arange(length) - phase_frames[-1]) / length
     return targets

@@ -30,12 +30,11 @@ def published_rows(dataset: str, table: str = "methods") -> list[Row]:
         if (line["table"], line["dataset"]) != (table, dataset):
             continue
         method = line["method"]
-        about = [
-            one
-            for one in _lines("published_remarks.csv")
-            if (one["dataset"], one["method"]) == (dataset, method)
-        ]
-        remarks = {one["score"]: one["remark"] for one in about}
+        remarks = {
+            remark["score"]: remark["remark"]
+            for remark in _lines("published_remarks.csv")
+            if (remark["dataset"], remark["method"]) == (dataset, method)
+        }
         scores = {
             name: _score(name, text, remarks.get(name))
             for name, text in line.items()

@@ -105,7 +105,8 @@ class EmbeddingReader(ABC):
         is_trimmed = any(segment.clip for segment in wanted)
         numbers: dict[tuple[str, str], int] = {}
         recordings = [
-            numbers.setdefault((one.video.view, one.video.id), len(numbers)) for one in wanted
+            numbers.setdefault((segment.video.view, segment.video.id), len(numbers))
+            for segment in wanted
         ]
         return Frames(
             np.concatenate(embeddings),

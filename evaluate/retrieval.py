@@ -106,9 +106,9 @@ def _distinct_queries(test: Frames, points: Points) -> tuple[Indices, Indices]:
     video.
     """
     keys = points.values * len(test.lengths) + test.video_of_frame
-    _, first, of_frame = np.unique(keys, return_index=True, return_inverse=True)
+    _, first, query_of_frame = np.unique(keys, return_index=True, return_inverse=True)
     order = np.argsort(first)
-    return first[order], np.argsort(order)[of_frame]
+    return first[order], np.argsort(order)[query_of_frame]
 
 
 def _nearest(
@@ -117,7 +117,7 @@ def _nearest(
     """Return the (Q, count) nearest candidates of each query for each setting, sorted by distance,
     padded with -1.
     """
-    found = {setting: np.full((len(queries), count), -1, np.int64) for setting in settings}
+    nearest = {setting: np.full((len(queries), count), -1, np.int64) for setting in settings}
     everything = slice(0, len(test.embeddings))
     ego = slice(0, int(test.lengths[test.is_ego].sum()))
     exo = slice(ego.stop, everything.stop)
@@ -129,8 +129,8 @@ def _nearest(
             or (SETTINGS[setting][0] is query_view and others.start < others.stop)
         }
         searched = everything if "regular" in candidates else others
-        of_view = np.flatnonzero((queries >= own.start) & (queries < own.stop))
-        for block in points.row_blocks(of_view) if candidates else ():
+        own_queries = np.flatnonzero((queries >= own.start) & (queries < own.stop))
+        for block in points.row_blocks(own_queries) if candidates else ():
             rows = queries[block]
             distances = points.distances(rows, searched)
             if searched == everything:
@@ -142,5 +142,5 @@ def _nearest(
                 within = distances[
                     :, columns.start - searched.start : columns.stop - searched.start
                 ]
-                found[setting][block] = points.nearest(rows, within, columns.start, count)
-    return found
+                nearest[setting][block] = points.nearest(rows, within, columns.start, count)
+    return nearest

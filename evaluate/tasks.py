@@ -374,7 +374,7 @@ def _check(name: str, task: Task) -> None:
     if (
         not isinstance(task, Task)
         or task.name != name
-        or task.prefix in {one.prefix for one in _BUILT_IN}
+        or task.prefix in {built_in.prefix for built_in in _BUILT_IN}
     ):
         raise ValueError(f"not an instance of Task with the name {name!r} and a unique prefix")
 
@@ -478,10 +478,10 @@ def draw_weights(test: Frames, count: int, seed: int) -> Weights:
     random = np.random.default_rng(seed)
     drawn = np.zeros((count, len(is_ego)))
     for view in (True, False):
-        of_view = np.flatnonzero(is_ego == view)
-        if len(of_view):
-            drawn[:, of_view] = random.multinomial(
-                len(of_view), np.full(len(of_view), 1 / len(of_view)), count
+        chosen = np.flatnonzero(is_ego == view)
+        if len(chosen):
+            drawn[:, chosen] = random.multinomial(
+                len(chosen), np.full(len(chosen), 1 / len(chosen)), count
             )
     return drawn[:, recordings]
 

@@ -144,7 +144,7 @@ class RunVectors:
     """
 
     name: str
-    of_video: tuple[NDArray[np.float32], ...]  # (samples, D) per video
+    embeddings: tuple[NDArray[np.float32], ...]  # (samples, D) per video
     # (V, V) Kendall's tau for each query and candidate video; NaN if undefined.
     taus: NDArray[np.float64]
 

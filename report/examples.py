@@ -212,8 +212,6 @@ def sampled_vectors(
     _require_two_videos(data)
     vectors = []
     for run in runs:
-        of_video = tuple(
-            run.embeddings(video)[list(frames)] for video, frames in enumerate(samples)
-        )
-        vectors.append(content.RunVectors(run.reader.run.name, of_video, run.taus))
+        sampled = tuple(run.embeddings(video)[list(frames)] for video, frames in enumerate(samples))
+        vectors.append(content.RunVectors(run.reader.run.name, sampled, run.taus))
     return tuple(vectors)

@@ -242,8 +242,8 @@ def draw_alignment(content: Content, run: parts.RunVectors, rows: int, columns: 
     across = content.videos[columns]
     row_frames = np.array(down.samples)
     column_frames = np.array(across.samples)
-    a = run.of_video[rows]
-    b = run.of_video[columns]
+    a = run.embeddings[rows]
+    b = run.embeddings[columns]
     figure = Figure(figsize=(COLUMN_INCHES, 3.1), layout="constrained")
     axes = figure.add_subplot()
     # Use gray to keep the colored lines visible, and rasterize: so many cells would be slow as

@@ -154,9 +154,9 @@ def _page_data(content: Content) -> dict[str, Any]:
 
     refs = content.projection.frames if content.projection else ()
     maps = content.projection.maps if content.projection else ()
-    found = content.failures
+    failures = content.failures
     shades = matplotlib.colormaps["viridis_r"](np.arange(256), bytes=True)
-    numbers = [quantize(np.concatenate(run.of_video)) for run in content.vectors or ()]
+    numbers = [quantize(np.concatenate(run.embeddings)) for run in content.vectors or ()]
     return {
         "dataset": printable(content.dataset),
         "phases": [printable(name) for name in content.phases],
@@ -169,9 +169,11 @@ def _page_data(content: Content) -> dict[str, Any]:
         "strips": [list(map(sample, strip)) for strip in content.strips or ()],
         "failures": [
             [tuple(map(sample, pair)) for pair in worst.pairs]
-            for worst in (found.worst if found else ())
+            for worst in (failures.worst if failures else ())
         ],
-        "reference": sample(found.reference) if found and found.similarity is not None else None,
+        "reference": sample(failures.reference)
+        if failures and failures.similarity is not None
+        else None,
         "maps": [fit_points(points, MAP_PX, MAP_MARGIN_PX).round(1).tolist() for _, points in maps],
         "shades": _base64(shades.tobytes()),
         "header": ",".join((*CSV_COLUMNS, "events\n")),

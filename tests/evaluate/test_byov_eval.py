@@ -254,7 +254,7 @@ def test_own_embeddings_as_a_table_with_intervals(byov_eval, tmp_path):
         (("--task", "tau", "--features", "order", "--encoder", "random/tiny"), "--features order"),
         (("--task", "tau", "--encoder", "random/tiny"), "--features"),
         (("--task", "tau", "--k", "x"), "--k x"),
-        (("--task", "tau", "--protocol", "online", *RANDOM_FEATURES), "tau: not available"),
+        (("--task", "tau", "--protocol", "online", *RANDOM_FEATURES), "--task tau"),
         (("--task", "actions", *RANDOM_FEATURES), "no action labels"),
         (("--task", "all", "--dataset", "milk"), "milk"),
     ],

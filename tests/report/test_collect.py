@@ -97,7 +97,7 @@ def test_strips_retrieve_the_nearest_frame_of_each_video(collected, embeddings):
 def test_vectors_are_the_embeddings_of_the_samples(collected, embeddings):
     (run,) = collected.vectors
     assert run.name == "first"
-    for index, (video, rows) in enumerate(zip(collected.videos, run.of_video, strict=True)):
+    for index, (video, rows) in enumerate(zip(collected.videos, run.embeddings, strict=True)):
         assert video.samples == tuple(range(video.frames))  # all videos are short
         np.testing.assert_array_equal(rows, embeddings[index])
         for other in range(len(embeddings)):
@@ -251,7 +251,7 @@ def test_a_compared_run(project):
     second = read_run(project.runs_dir, "second")
     first, other = project.collect(compared=[second]).vectors
     assert (first.name, other.name) == ("first", "second")
-    np.testing.assert_array_equal(first.of_video[1], other.of_video[1])
+    np.testing.assert_array_equal(first.embeddings[1], other.embeddings[1])
     shutil.rmtree(project.runs_dir / "second" / "embeddings")
     with pytest.raises(EvaluationError, match="byov-train --run second --embed-only"):
         project.collect(compared=[second])

@@ -170,10 +170,10 @@ def test_the_alignment_has_the_frame_numbers_of_the_videos(content):
     axes = figure.axes[0]
     rows = np.array(content.videos[0].samples)
     columns = np.array(content.videos[2].samples)
-    distances = cdist(run.of_video[0], run.of_video[2])
+    distances = cdist(run.embeddings[0], run.embeddings[2])
     np.testing.assert_array_equal(axes.collections[0].get_array(), distances)
     lines = named_lines(figure.legends[0], axes)
-    path = dtw_path(run.of_video[0], run.of_video[2])
+    path = dtw_path(run.embeddings[0], run.embeddings[2])
     np.testing.assert_array_equal(lines["warp path"], [[columns[path[:, 1]], rows[path[:, 0]]]])
     np.testing.assert_array_equal(
         lines["nearest frame"], [[columns[distances.argmin(axis=1)], rows]]

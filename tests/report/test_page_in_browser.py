@@ -44,7 +44,7 @@ def shown(tab, side):
 
 
 def nearest(content, video, frame, other, run=0):
-    vectors = content.vectors[run].of_video
+    vectors = content.vectors[run].embeddings
     samples = content.videos[other].samples
     query = vectors[video][content.videos[video].samples.index(frame)]
     return samples[int(np.linalg.norm(vectors[other] - query, axis=1).argmin())]
@@ -208,7 +208,7 @@ def test_nearest_samples_and_warp_paths_are_those_of_byov_align(tab, content):
         "(run => data.videos.map((_, i) => data.videos.map((_, j) => run.compare(i, j).nearest)))"
         "(new Run(data.runs[0]))"
     )
-    exact = content.vectors[0].of_video
+    exact = content.vectors[0].embeddings
     gaps = [
         np.abs(np.array(found[i][j]) - cdist(exact[i], exact[j]).argmin(axis=1))
         for i in range(4)
@@ -257,7 +257,7 @@ def test_any_pair_can_be_compared(tab, content):
 def test_playing_along_the_warp_path(tab, content):
     tab.reload("#video=ego/000&frame=0&with=exo/001&play=path")
     assert tab.text("#run-0-title") == "Aligned (made-up-0)"
-    vectors = content.vectors[0].of_video
+    vectors = content.vectors[0].embeddings
     path = dtw_path(vectors[0], vectors[3])
     samples = content.videos[3].samples
     tab.value("document.getElementById('scrub').focus()")
@@ -385,7 +385,7 @@ def test_the_matrix_shows_distances_clock_and_tau_and_moves_the_player(tab, cont
     tab.mouse("mouseMoved", *position)
     lines = tab.text("#card-text").split("\n")
     assert lines[:2] == ["ego/000: 3.60 s, frame 36", "exo/000: 1.50 s, frame 15"]
-    exact = content.vectors[0].of_video
+    exact = content.vectors[0].embeddings
     distance = float(lines[2].removeprefix("distance "))
     assert distance == pytest.approx(np.linalg.norm(exact[0][12] - exact[2][5]), abs=0.03)
     tab.click_at(*position)
