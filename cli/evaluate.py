@@ -28,10 +28,11 @@ from byov.cli.outputs import check_folder
 from byov.cli.score_table import print_and_save
 from byov.cli.signals import interruptible, run_stoppable
 from byov.cli.terminal import PROGRESS, note, note_unfinished
-from byov.evaluate.compare import Results, compare, compare_file, compared_readers, rows_at_once
+from byov.evaluate.compare import compare, compare_file, compared_readers, rows_at_once
 from byov.evaluate.embedding_files import is_embedded, open_embeddings, source_videos
 from byov.evaluate.protocols import ProtocolChoice, ScoredSplit
 from byov.evaluate.readers import EmbeddingReader, read_manifest
+from byov.evaluate.results import Results
 from byov.evaluate.scope import ALL, Scope, choose_scope, scored_protocols
 from byov.evaluate.table import verdict
 from byov.evaluate.tasks import TASKS, EvaluationOptions
@@ -144,16 +145,16 @@ def evaluate(
         if given := [option for option, value in others.items() if value]:
             raise UsageError(f"{given[0]} cannot be combined with --embeddings.")
         results = _score_files(embeddings, features_dir, dataset, task, options)
-        stem = _stem(task, None, "test")
-        _print_results(results, results.file_to_dict(), out, stem, as_json=as_json)
+        document = results.file_to_dict()
+        _print_results(results, document, out, _stem(task, None, "test"), as_json=as_json)
         return
     runs = choose_runs(runs_dir, run or [], dataset) if run or not features else []
     note_unfinished(runs)
     name = runs[0].dataset if runs else choose_dataset(features_dir, dataset)
-    if not runs and dataset is None:
-        note(f"dataset: {name}, the only one in the cache")
-    if not runs and not features:
-        _note_no_runs(runs_dir, task)
+    if not runs:
+        _note_no_runs(
+            runs_dir, name if dataset is None else None, task, has_features=bool(features)
+        )
     if encoder is not None and not features:
         raise UsageError("--encoder needs --features cls or --features merged:RATIO.")
     encoder = encoder or (runs[0].encoder_folder if runs else None)
@@ -176,8 +177,8 @@ def evaluate(
     if out is None and len(runs) == 1 and not features:
         folder = _writable(runs[0].folder)
     results = _compare(readers, scope, skip_missing=protocol is None)
-    stem = _stem(task, protocol, split)
-    _print_results(results, results.to_dict(), folder, stem, as_json=as_json)
+    document = results.to_dict()
+    _print_results(results, document, folder, _stem(task, protocol, split), as_json=as_json)
 
 
 def _print_results(
@@ -194,7 +195,14 @@ def _writable(folder: Path) -> Path | None:
     return None
 
 
-def _note_no_runs(runs_dir: Path, task: str | None) -> None:
+def _note_no_runs(
+    runs_dir: Path, only_dataset: str | None, task: str | None, *, has_features: bool
+) -> None:
+    """Print what is scored instead of runs; raise UsageError if there is nothing to score."""
+    if only_dataset is not None:
+        note(f"dataset: {only_dataset}, the only one in the cache")
+    if has_features:
+        return
     hint = "train one with byov-train --ratio 0.3"
     if task not in (ALL, None):
         raise UsageError(

@@ -4,10 +4,8 @@ import hashlib
 import json
 import logging
 import os
-import platform
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,19 +13,16 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import TypeAdapter
 
-from byov import __version__
 from byov.cache.atomic import write_bytes
-from byov.cache.digests import SCHEMA_VERSION, json_sha256, read_sealed_json, seal_json
+from byov.cache.digests import json_sha256, read_sealed_json, seal_json
 from byov.cache.hdf5 import read_columns, read_digest
-from byov.cache.layout import PREFIXES_PER_VIDEO, cached_files, encoder_folders
+from byov.cache.layout import cached_files, encoder_folders
 from byov.cache.manifest import Manifest
 from byov.cache.runs import RunRecord
 from byov.device import computing_threads
 from byov.errors import CacheError, EvaluationError, ProcessLost
-from byov.evaluate.classification import svm_solver
 from byov.evaluate.frames import Frames
-from byov.evaluate.protocols import PROTOCOLS, TRIMMED_CLIPS, Protocol, segments
-from byov.evaluate.published import published_rows
+from byov.evaluate.protocols import PROTOCOLS, Protocol, segments
 from byov.evaluate.readers import (
     CachedFeatures,
     EmbeddingReader,
@@ -35,9 +30,10 @@ from byov.evaluate.readers import (
     TimeOnly,
     read_manifest,
 )
+from byov.evaluate.results import Results, count_videos, versions, with_means
 from byov.evaluate.scope import ALL, Scope, file_scope
-from byov.evaluate.table import Row, Rows, Table, ahead_columns, first_row, mean_rows, sort_rows
-from byov.evaluate.tasks import EvaluationOptions, find_tasks, score_frames, table_columns
+from byov.evaluate.table import Row, Rows
+from byov.evaluate.tasks import EvaluationOptions, find_tasks, score_frames
 from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable, never
 from byov.text import pluralize
 from byov.workers import LocalWorkers
@@ -48,28 +44,6 @@ MIN_FRAMES = 10_000  # with fewer frames, starting processes takes longer than s
 # Memory for double-precision copies of 1,024 dimensions, and classifier caches.
 BYTES_PER_FRAME = 32 << 10
 ReaderT = TypeVar("ReaderT", bound=EmbeddingReader)
-SAME_BUT_FOR_SEED = ("recipe", "settings", "encoder", "column", "features_sha256", "trained_on")
-MEANS = "mean ± sample standard deviation over runs"
-PROTOCOL_NOTES = {
-    "trimmed": (
-        "trimmed: each video is replaced by two sub-clips of 30 to 60% of its length, embedded "
-        "separately; "
-        "progression and Time only are relative to the sub-clip; sub-clips of one video are not "
-        "matched with each other"
-    ),
-    "online": (
-        f"online: {PREFIXES_PER_VIDEO} frames of each video, each embedded from the frames up to "
-        "it; classifiers "
-        "and progress predictors use whole training videos, and Time only is the elapsed time / "
-        "their mean duration; "
-        "features with merged tokens (STM) compare neighboring frames and are available one frame "
-        "late"
-    ),
-}
-STANDARDIZED = (
-    "standardized: zero mean and unit deviation per dimension, over the video, sub-clip or "
-    "frames so far"
-)
 
 
 @dataclass(frozen=True)
@@ -82,120 +56,6 @@ class CachedScores:
 
 
 _SCORE_FILE = TypeAdapter(CachedScores)
-
-
-@dataclass(frozen=True)
-class Results:
-    """Scored rows for one dataset or embedding file."""
-
-    title: str  # name of the dataset or file
-    scope: Scope
-    rows: dict[Protocol, list[Row]]  # in table order
-    counts: dict[Protocol, dict[str, int]]  # numbers of videos, ego videos, exo videos and frames
-    left_out: tuple[str, ...] = ()  # videos that were never extracted
-    unlisted: tuple[Rows, ...] = ()  # further rows, saved in results.json but not in tables
-
-    def published(self, protocol: Protocol) -> list[Row]:
-        """Return the paper's rows, which exist only for whole videos of the test split."""
-        return (
-            published_rows(self.title)
-            if self.scope.split == "test" and protocol == "standard"
-            else []
-        )
-
-    def tables(self) -> list[Table]:
-        """Return the tables for all protocols and scored tasks, main tables first."""
-        tables = []
-        for protocol, rows in self.rows.items():
-            counts = self.counts[protocol]
-            videos = pluralize(counts["videos"], "sub-clip" if protocol == "trimmed" else "video")
-            size = f"{videos}, {counts['ego']} ego and {counts['exo']} exo"
-            size += f", {pluralize(counts['frames'], 'frame')}"
-            name = f"{self.title}, {self.scope.split} split, {protocol} protocol"
-            all_rows = (*rows, *self.published(protocol))
-            notes = self._notes(protocol)
-            shown = table_columns(self.scope.tasks, self.scope.options, protocol)
-            main = next(iter(shown), "")
-            for subject, columns in shown.items():
-                if subject == main:
-                    columns += ahead_columns(self.rows)
-                title = f"{name}: {subject} ({size})"
-                tables.append(Table(title, columns, all_rows, notes, is_main=subject == main))
-        return sorted(tables, key=lambda table: not table.is_main)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the contents of results.json."""
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "dataset": self.title,
-            "split": self.scope.split,
-            "tasks": list(self.scope.tasks),
-            **self._conditions(),
-            "left_out": self.left_out,
-            "protocols": {
-                protocol: {
-                    **self.counts[protocol],
-                    "rows": [
-                        row.to_dict()
-                        for row in (*rows, *(more[protocol] for more in self.unlisted))
-                    ],
-                }
-                for protocol, rows in self.rows.items()
-            },
-            "published": [row.to_dict() for row in self.published("standard")],
-        }
-
-    def file_to_dict(self) -> dict[str, Any]:
-        """Return the contents of results.json for an embedding file, with its scores at the top
-        level.
-        """
-        row, time = self.rows["standard"]
-        return {
-            **row.nested_scores(),
-            "time_only": time.nested_scores(),
-            "details": row.details(),
-            "notes": list(row.notes),
-            "origin": row.origin,
-            "split": self.scope.split,
-            **self.counts["standard"],
-            **self._conditions(),
-        }
-
-    def _conditions(self) -> dict[str, Any]:
-        return {
-            "settings": asdict(self.scope.options),
-            "trimmed_clips": TRIMMED_CLIPS,
-            "online_prefixes": PREFIXES_PER_VIDEO,
-            "versions": versions(),
-        }
-
-    def _notes(self, protocol: Protocol) -> tuple[str, ...]:
-        rows = self.rows[protocol]
-        bootstrap = self.scope.options.bootstrap
-        notes = [note for row in rows for note in row.notes]
-        if any(row.origin.get("standardized") for row in rows):
-            notes.append(STANDARDIZED)
-        if any(row.kind == "mean" for row in rows):
-            notes.append(MEANS)
-        if bootstrap:
-            notes.append(
-                f"[ , ]: 95% confidence interval from {bootstrap} bootstrap samples of the scored "
-                "videos"
-            )
-        if self.scope.split == "val":
-            notes.append("the val split is for model selection; report scores on the test split")
-        if protocol in PROTOCOL_NOTES:
-            notes.append(PROTOCOL_NOTES[protocol])
-        return tuple(notes)
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of all packages that can affect the last digits of a score, including the
-    SVM solver.
-    """
-    packages = {name: version(name) for name in ("numpy", "scipy", "scikit-learn")}
-    solver = {"svm": f"{svm_solver()} {version(svm_solver())}"}
-    return {"python": platform.python_version(), "byov": __version__} | packages | solver
 
 
 def score(
@@ -537,54 +397,3 @@ def _run_in_turn(tasks: Sequence[ScoreTask], progress: Progress, stop: Stop) -> 
             yield task, {}, error
         else:
             yield task, rows, None
-
-
-def count_videos(manifest: Manifest, scope: Scope) -> dict[Protocol, dict[str, int]]:
-    """Count the scored videos or sub-clips (in total and per view) and their frames, for each
-    protocol.
-    """
-    counts: dict[Protocol, dict[str, int]] = {}
-    for protocol in scope.protocols:
-        scored = segments(manifest, scope.split, protocol)
-        ego = sum(segment.video.view == "ego" for segment in scored)
-        frames = sum(map(len, scored))
-        counts[protocol] = {
-            "videos": len(scored),
-            "ego": ego,
-            "exo": len(scored) - ego,
-            "frames": frames,
-        }
-    return counts
-
-
-def with_means(rows: Sequence[Rows]) -> list[Rows]:
-    """Sort rows by kind, drop duplicate untrained models, and add means over runs that differ only
-    in the seed.
-    """
-    groups: dict[str, list[Rows]] = {}
-    untrained = set()
-    for row in sort_rows(rows):
-        first = first_row(row)
-        if first.kind == "untrained":
-            scores = [by_protocol.scores for by_protocol in row.values()]
-            model = repr((first.origin["model_sha256"], scores))
-            if model in untrained:
-                continue
-            untrained.add(model)
-        settings = (
-            [first.origin.get(key) for key in SAME_BUT_FOR_SEED]
-            if first.kind in ("untrained", "run")
-            else first.name
-        )
-        groups.setdefault(repr((first.kind, settings)), []).append(row)
-    with_mean = []
-    for group in groups.values():
-        first = first_row(group[0])
-        if len(group) == 1 or first.kind != "untrained":
-            with_mean += group
-        if len(group) > 1:
-            name = "Untrained, mean of " if first.kind == "untrained" else "Mean of "
-            name += ", ".join(first_row(row).origin["run"] for row in group)
-            title = first.origin["title"]
-            with_mean.append(mean_rows(group, f"{name}: {title}" if title else name))
-    return with_mean

@@ -16,8 +16,9 @@ from byov.cache.hdf5 import read_array
 from byov.cache.runs import DIAGNOSTICS_PREFIX, METRICS_NAME, RunRecord, read_metrics
 from byov.device import usable_cores
 from byov.errors import CacheError, EvaluationError, TrainError
-from byov.evaluate.compare import Results, compare, compared_readers
+from byov.evaluate.compare import compare, compared_readers
 from byov.evaluate.readers import RunEmbeddings
+from byov.evaluate.results import Results
 from byov.evaluate.scope import choose_scope
 from byov.evaluate.table import verdict
 from byov.progress import NO_PROGRESS, Progress, track

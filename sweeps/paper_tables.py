@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from byov.cache.layout import encoder_slug, ratio_key
 from byov.errors import SweepError
-from byov.evaluate.compare import MEANS, count_videos
 from byov.evaluate.frames import SETTINGS, Score
 from byov.evaluate.protocols import Protocol
 from byov.evaluate.published import MEAN_F1, MEAN_MAP, published_rows
 from byov.evaluate.readers import read_manifest
+from byov.evaluate.results import MEANS, count_videos
 from byov.evaluate.scope import dataset_options
 from byov.evaluate.table import Column, Row, Table, sort_rows
 from byov.evaluate.tasks import SETTING_NAMES, TASKS, EvaluationOptions, main_columns

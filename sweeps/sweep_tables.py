@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from byov.evaluate.compare import Results, count_videos
 from byov.evaluate.frames import Score
 from byov.evaluate.protocols import Protocol
 from byov.evaluate.readers import read_manifest
+from byov.evaluate.results import Results, count_videos
 from byov.evaluate.scope import Scope
 from byov.evaluate.table import (
     COUNTED_PROTOCOLS,
