@@ -195,13 +195,15 @@ class _LocalWorker:
         )
 
     def submit(self, task: Callable[[Stop], Any]) -> "Future[Any]":
-        before = os.environ.copy()
+        variables = thread_variables(1)
+        before = {name: os.environ[name] for name in variables if name in os.environ}
         # The process inherits the variables. It starts with the first task.
-        os.environ.update(thread_variables(1))
+        os.environ.update(variables)
         try:
             return self._executor.submit(_run_task, task)
         finally:
-            os.environ.clear()
+            for name in variables:
+                del os.environ[name]
             os.environ.update(before)
 
     def result(self, future: "Future[Any]") -> Any:

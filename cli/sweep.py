@@ -133,8 +133,9 @@ def run(
 ) -> None:
     """Train and score all combinations of settings in a grid."""
     where = _workers(workers, cluster, cpus_per_worker, gpus_per_worker, device)
-    options = _Options(runs_dir, features_dir, where, device, dry_run, retry, out, as_json)
-    planned = plan_runs([read_grid(grid)], options.folders.features)
+    folders = Folders(features_dir.absolute(), runs_dir.absolute())
+    options = _Options(folders, where, device, dry_run, retry, out, as_json)
+    planned = plan_runs([read_grid(grid)], folders.features)
     result = _sweep(planned, options)
     if result is not None:
         _print_datasets(planned, result, options)
@@ -160,10 +161,11 @@ def benchmark(
 ) -> None:
     """Compare all methods on the Meta-World datasets."""
     where = _workers(workers, cluster, cpus_per_worker, gpus_per_worker, device)
-    options = _Options(runs_dir, features_dir, where, device, dry_run, retry, out, as_json)
+    folders = Folders(features_dir.absolute(), runs_dir.absolute())
+    options = _Options(folders, where, device, dry_run, retry, out, as_json)
     choice = PaperChoice(tuple(dataset or ()), encoder, seeds)
-    grid = shipped_grid("benchmark", options.folders.features, choice)
-    planned = plan_runs([grid], options.folders.features, allow_missing=True)
+    grid = shipped_grid("benchmark", folders.features, choice)
+    planned = plan_runs([grid], folders.features, allow_missing=True)
     result = _sweep(planned, options, needs_all=True)
     if result is not None:
         _print_datasets(planned, result, options)
@@ -196,16 +198,17 @@ def paper(
 ) -> None:
     """Reproduce the paper's tables."""
     where = _workers(workers, cluster, cpus_per_worker, gpus_per_worker, device)
-    options = _Options(runs_dir, features_dir, where, device, dry_run, retry, out, as_json)
+    folders = Folders(features_dir.absolute(), runs_dir.absolute())
+    options = _Options(folders, where, device, dry_run, retry, out, as_json)
     names = [name.strip() for names in table or [] for name in names.split(",")]
     choice = PaperChoice(tuple(dataset or ()), encoder, seeds, small)
-    plan = plan_paper(names, options.folders.features, choice)
+    plan = plan_paper(names, folders.features, choice)
     grids = [grid for table_grids in plan.values() for grid in table_grids]
-    planned = plan_runs(grids, options.folders.features, allow_missing=True)
+    planned = plan_runs(grids, folders.features, allow_missing=True)
     result = _sweep(planned, options)
     if result is None:
         return
-    results = paper_results(plan, result, options.folders)
+    results = paper_results(plan, result, folders)
     if out is not None:
         for paper_result in results:
             if paper_result.panels:
@@ -220,18 +223,13 @@ def paper(
 class _Options:
     """Options that the subcommands share."""
 
-    runs_dir: Path
-    features_dir: Path
+    folders: Folders
     where: ClusterOptions | int  # Ray cluster, or number of processes on this machine
     device: Device
     dry_run: bool
     retry: bool
     out: Path | None
     as_json: bool
-
-    @property
-    def folders(self) -> Folders:
-        return Folders(self.features_dir.absolute(), self.runs_dir.absolute())
 
 
 def _workers(

@@ -88,9 +88,7 @@ def _decoded(
     without the GIL.
     """
     workers, threads_per_video = decoder_threads(len(jobs), options.decoders, options.cores)
-    remaining: queue.SimpleQueue[Job] = queue.SimpleQueue()
-    for job in jobs:
-        remaining.put(job)
+    remaining = iter(jobs)  # shared by the threads
     # Buffer a few blocks per thread, so that a pause for writing does not stall decoding.
     messages: queue.Queue[Message] = queue.Queue(maxsize=4 * workers)
     stopped = threading.Event()
@@ -106,16 +104,14 @@ def _decoded(
 
     def work() -> None:
         torch.set_num_threads(1)  # applies only to this thread
-        with suppress(queue.Empty):
-            while not stopped.is_set():
-                job = remaining.get_nowait()
-                try:
-                    for content in _decode(job, encoder, options, threads_per_video, read_sha256):
-                        put((job, content))
-                        if stopped.is_set():
-                            return
-                except Exception as error:
-                    put((job, error))
+        for job in remaining:
+            try:
+                for content in _decode(job, encoder, options, threads_per_video, read_sha256):
+                    put((job, content))
+                    if stopped.is_set():
+                        return
+            except Exception as error:
+                put((job, error))
 
     try:
         for index in range(workers):

@@ -55,10 +55,10 @@ def descendants(pid: int) -> list[int]:
             parents[other] = int(
                 Path(f"/proc/{other}/stat").read_text().rpartition(")")[2].split()[1]
             )
-    found = [pid]
-    for parent in found:
-        found += [child for child, its in parents.items() if its == parent]
-    return found
+    family = [pid]
+    for parent in family:
+        family += [child for child, its in parents.items() if its == parent]
+    return family
 
 
 class RayProcesses:

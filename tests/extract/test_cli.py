@@ -248,11 +248,11 @@ def test_verify_sources_notices_a_byte_changed_between_two_samples(
         file.write((1 << 19).to_bytes(4, "big") + b"free" + bytes((1 << 19) - 8))
     assert byov_extract("--manifest", table, *TINY).code == 0
     before = read_files(tmp_path / "features")
-    found = source.stat()
+    times = source.stat()
     with source.open("r+b") as file:
-        file.seek(found.st_size - FINGERPRINT_SAMPLE_BYTES - 1)
+        file.seek(times.st_size - FINGERPRINT_SAMPLE_BYTES - 1)
         file.write(b"x")
-    os.utime(source, ns=(found.st_atime_ns, found.st_mtime_ns))
+    os.utime(source, ns=(times.st_atime_ns, times.st_mtime_ns))
     ran = byov_extract("--manifest", table, *TINY)
     assert (ran.code, "2 already cached" in ran.out) == (0, True), ran
     message = byov_extract("--manifest", table, *TINY, "--verify-sources").error()
@@ -275,19 +275,19 @@ def test_features_of_another_compute_type_are_never_mixed(
     options = ("--manifest", table, *TINY, "--device", device)
     assert byov_extract(*options).code == 0
     path = features(tmp_path) / "exo" / "v1.h5"
-    found = read_header(path).provenance.compute_dtype
-    other = {"float16": "float32", "float32": "float16"}[found]
+    original = read_header(path).provenance.compute_dtype
+    other = {"float16": "float32", "float32": "float16"}[original]
     with edit_h5(path) as file:
         file.attrs["compute_dtype"] = stored_attribute(other)
     if device == "auto":  # the compute type is only known once the encoder is loaded
         (features(tmp_path) / "ego" / "v0.h5").unlink()
     before = read_files(tmp_path / "features")
     message = byov_extract(*options).error()
-    assert f"v1.h5: made with compute type {other!r}, expected {found!r}" in message
+    assert f"v1.h5: made with compute type {other!r}, expected {original!r}" in message
     assert "--overwrite" in message
     assert read_files(tmp_path / "features") == before
     assert byov_extract(*options, "--overwrite").code == 0
-    assert read_header(path).provenance.compute_dtype == found
+    assert read_header(path).provenance.compute_dtype == original
 
 
 def test_check_shows_the_plan_and_extracts_nothing(

@@ -132,10 +132,10 @@ def rewrite(path):
 
 def replace(path):
     """Replace a file with another one of the same size and modification time."""
-    found = path.stat()
+    times = path.stat()
     rewritten = path.with_name("new.mp4")
     rewritten.write_bytes(path.read_bytes())
-    os.utime(rewritten, ns=(found.st_atime_ns, found.st_mtime_ns))
+    os.utime(rewritten, ns=(times.st_atime_ns, times.st_mtime_ns))
     rewritten.replace(path)
 
 

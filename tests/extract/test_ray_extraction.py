@@ -109,12 +109,12 @@ def test_a_broken_video_and_one_that_kills_its_worker_fail_alone(ray, start, mak
     summary = json.loads(out)
     assert (summary["extracted_videos"], sorted(summary["failures"])) == (5, ["v3", "v6"])
 
-    found = contents(features)
+    written = contents(features)
     reference = contents(tmp_path / "reference")
     good = {name for name in reference if name.endswith(".h5")} - {str(FEATURES / "ego/v6.h5")}
     assert len(good) == 5
-    assert {name: found[name] for name in good} == {name: reference[name] for name in good}
-    assert {name for name in found if name.endswith((".h5", ".partial"))} == good
+    assert {name: written[name] for name in good} == {name: reference[name] for name in good}
+    assert {name for name in written if name.endswith((".h5", ".partial"))} == good
 
     # A single process completes the extraction.
     _, out, _ = finish(start(table, features, "--json"))
@@ -232,10 +232,10 @@ def test_chunks_hold_every_video_once(tmp_path):
         path.write_bytes(b"x" * size)
         jobs.append(Job(Video(path.stem, "ego", "train", path), path, "missing", "", None, (0.3,)))
     for count, workers, chunks in ((300, 1, 19), (300, 4, 32), (5, 4, 5)):
-        found = split_jobs(jobs[:count], workers)
-        assert len(found) == chunks
-        assert max(map(len, found)) <= MAX_VIDEOS
-        assert sorted(job.video.id for chunk in found for job in chunk) == sorted(
+        split = split_jobs(jobs[:count], workers)
+        assert len(split) == chunks
+        assert max(map(len, split)) <= MAX_VIDEOS
+        assert sorted(job.video.id for chunk in split for job in chunk) == sorted(
             job.video.id for job in jobs[:count]
         )
-        assert found[0][0] is jobs[count - 1]  # the largest video
+        assert split[0][0] is jobs[count - 1]  # the largest video

@@ -80,7 +80,7 @@ def test_benchmark_means_counts_and_resumes(byov_sweep, tmp_path):
     ran = byov_sweep("--out", tmp_path / "out", "--json")
     assert ran.code == 0, ran.err
     assert "expected time: about " in ran.err
-    mean, *of_dataset = ran.json["datasets"].values()
+    mean, *documents = ran.json["datasets"].values()
     assert list(ran.json["datasets"]) == ["Mean of 2 datasets", *DATASETS]
     ahead = 0
     for protocol in ("standard", "trimmed"):
@@ -90,7 +90,7 @@ def test_benchmark_means_counts_and_resumes(byov_sweep, tmp_path):
         for name in ("Time only", "BYOV", "TCC"):
             values = [
                 row["scores"]["classification"]["regular"]
-                for document in of_dataset
+                for document in documents
                 for row in document["protocols"][protocol]["rows"]
                 if row["name"] == name
             ]
@@ -126,6 +126,6 @@ def test_benchmark_means_counts_and_resumes(byov_sweep, tmp_path):
     again = byov_sweep("--json")
     assert again.json == ran.json
     assert {path: path.stat().st_mtime_ns for path in finished} == finished
-    one = byov_sweep("--dataset", DATASETS[1], "--seeds", 3, "--dry-run")
-    assert one.out.count(": finished") == 4
-    assert one.out.count("to train (about ") == 2
+    part = byov_sweep("--dataset", DATASETS[1], "--seeds", 3, "--dry-run")
+    assert part.out.count(": finished") == 4
+    assert part.out.count("to train (about ") == 2

@@ -165,8 +165,8 @@ def test_a_table_has_our_rows_and_the_published_ones(features, tmp_path, monkeyp
         zip(names, ["73.53", "71.84", "72.29", "62.12", "57.43"], strict=True)
     )
     scores = drawn.document["rows"][0]["scores"]["classification"]
-    of_settings = [scores[setting] for setting in ("regular", "ego2exo", "exo2ego")]
-    assert scores["mean"] == pytest.approx(sum(of_settings) / 3)
+    setting_scores = [scores[setting] for setting in ("regular", "ego2exo", "exo2ego")]
+    assert scores["mean"] == pytest.approx(sum(setting_scores) / 3)
 
 
 def test_figures_are_reproducible(tmp_path):
