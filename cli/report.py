@@ -1,12 +1,13 @@
 """byov-report: write an HTML report of a run."""
 
 import json
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from byov.cache.atomic import write_text
+import byov
 from byov.cache.runs import choose_run, choose_runs
 from byov.cli.app import App
 from byov.cli.options import Config, FeaturesDir, Json, RunOption, RunsDir, Version
@@ -15,11 +16,8 @@ from byov.cli.score_table import print_tables
 from byov.cli.signals import interruptible
 from byov.cli.terminal import PROGRESS, note, note_unfinished
 from byov.evaluate.protocols import ScoredSplit
+from byov.report.content import SECTIONS, Content, Unavailable, figure_files
 from byov.text import format_size, printable
-
-# scikit-learn, SciPy, Pillow and matplotlib take seconds to import.
-if TYPE_CHECKING:
-    from byov.report.content import Content
 
 REPORT_NAME = "report.html"
 
@@ -67,8 +65,6 @@ def report(
     print the scores.
     """
     if figures is not None:
-        from byov.report.figures import figure_files
-
         check_outputs(figure_files(figures), (), overwrite=overwrite, option="--figures")
     chosen = choose_run(runs_dir, run)
     _, *compared = choose_runs(runs_dir, [chosen.name, *(compare or [])])
@@ -78,25 +74,20 @@ def report(
         page = page / REPORT_NAME
     check_outputs([page], (), overwrite=True, option="--out")
 
-    def write() -> "tuple[Content, list[Path]]":
-        from byov.report.collect import collect
-        from byov.report.figures import write_figures
-        from byov.report.page.render import render_page
-
-        content = collect(
-            runs_dir,
-            features_dir,
-            chosen,
-            compared,
-            split=split,
-            videos=videos,
-            seed=seed,
-            max_mb=max_mb,
-            progress=PROGRESS,
-        )
-        write_text(page, render_page(content))
-        return content, write_figures(content, figures, PROGRESS) if figures else []
-
+    write = partial(
+        byov.write_report,
+        page,
+        chosen.name,
+        compare=[record.name for record in compared],
+        figures=figures,
+        split=split,
+        videos=videos,
+        seed=seed,
+        max_mb=max_mb,
+        runs_dir=runs_dir,
+        features_dir=features_dir,
+        progress=PROGRESS,
+    )
     content, figure_paths = interruptible(write)
     _note_missing(content)
     size = page.stat().st_size
@@ -118,10 +109,8 @@ def report(
         print(printable(str(path)))
 
 
-def _note_missing(content: "Content") -> None:
+def _note_missing(content: Content) -> None:
     """Print which parts of the page are missing, and why."""
-    from byov.report.content import SECTIONS, Unavailable
-
     reasons = {SECTIONS[name]: reason for name, reason in content.missing.items()}
     lost = [
         video.pictures.reason for video in content.videos if isinstance(video.pictures, Unavailable)

@@ -7,6 +7,7 @@ Parts that cannot be shown are `Unavailable`, with the reason. Videos are given 
 
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -25,6 +26,24 @@ SECTIONS = {  # attribute of Content → section of the page
     "tokens": "selected tokens",
     "failures": "failures",
 }
+FIGURES = (
+    "tsne",
+    "retrieval_ego2exo",
+    "retrieval_exo2ego",
+    "tokens_ego",
+    "tokens_exo",
+    "alignment",
+    "failures",
+    "curves",
+    "diagnostics",
+    "softmax",
+    "progress",
+)
+
+
+def figure_files(folder: Path) -> list[Path]:
+    """Return the paths of all figures that a report may have."""
+    return [folder / f"{name}{suffix}" for name in FIGURES for suffix in (".png", ".pdf")]
 
 
 @dataclass(frozen=True)

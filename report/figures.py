@@ -23,7 +23,7 @@ from byov.cache.atomic import make_folder
 from byov.progress import NO_PROGRESS, Progress, track
 from byov.report import content as parts
 from byov.report import style
-from byov.report.content import Content, FrameRef
+from byov.report.content import FIGURES, Content, FrameRef, figure_files
 from byov.report.style import (
     COLUMN_INCHES,
     FAINT,
@@ -38,18 +38,6 @@ from byov.report.style import (
 Entries = list[tuple[Artist, str]]  # legend handles and names
 Picture = NDArray[np.uint8]  # (height, width, 3)
 
-NAMES = (
-    *(
-        "tsne",
-        "retrieval_ego2exo",
-        "retrieval_exo2ego",
-        "tokens_ego",
-        "tokens_exo",
-        "alignment",
-        "failures",
-    ),
-    *("curves", "diagnostics", "softmax", "progress"),
-)
 VIEW_MARKERS = {"ego": "o", "exo": "s"}  # the same markers as in the paper
 
 CAPTION_LINE_INCHES = 0.14
@@ -57,11 +45,6 @@ MAX_CELL_INCHES = 1.25
 LABEL_INCHES = 1.05  # width of the labels on the left of a grid
 # keys: whether a frame has the query's phase.
 BORDERS = {None: style.PLAIN, True: style.RIGHT, False: style.WRONG}
-
-
-def figure_files(folder: Path) -> list[Path]:
-    """Return the paths of all figures that `write_figures` may write."""
-    return [folder / f"{name}{suffix}" for name in NAMES for suffix in (".png", ".pdf")]
 
 
 def write_figures(content: Content, folder: Path, progress: Progress = NO_PROGRESS) -> list[Path]:
@@ -74,7 +57,7 @@ def write_figures(content: Content, folder: Path, progress: Progress = NO_PROGRE
     written = []
     with style.paper_style():
         for name, figure in track(
-            _figures(content), progress, "figures", unit="figure", total=len(NAMES), brief=True
+            _figures(content), progress, "figures", unit="figure", total=len(FIGURES), brief=True
         ):
             written += style.save_figure(figure, folder, name)
     for path in figure_files(folder):

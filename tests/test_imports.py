@@ -57,7 +57,9 @@ MAY_IMPORT = STAGES | {
     "cli": REPORT | TERMINAL | {"byov", "byov.sweeps", "byov.cli"},
 }
 # Imported on first use.
-PUBLIC_API = {ROOT / "byov/__init__.py": {"byov.apply", "byov.evaluate", "byov.extract"}}
+PUBLIC_API = {
+    ROOT / "byov/__init__.py": {"byov.apply", "byov.evaluate", "byov.extract", "byov.report"}
+}
 
 
 def modules(folder: str) -> list[Path]:

@@ -15,8 +15,8 @@ from tests.report.made_up import make_content, unlabeled, without_parts
 
 from byov.apply.align import dtw_path
 from byov.report import figures, style
-from byov.report.content import FrameRef
-from byov.report.figures import NAMES, write_figures
+from byov.report.content import FIGURES, FrameRef
+from byov.report.figures import write_figures
 from byov.report.style import fit_text, phase_color
 
 HOSTILE_NAMES = (r"ego/$\frac{1", "ego/_\x1b[31m\n日本🙂", "exo/" + "long" * 100, "exo/100%&$x$")
@@ -54,7 +54,7 @@ def written(content, tmp_path_factory):
 @pytest.mark.slow
 def test_every_part_gives_a_png_and_a_pdf(written):
     folder = written[0].parent
-    assert written == [folder / f"{name}.{kind}" for name in NAMES for kind in ("png", "pdf")]
+    assert written == [folder / f"{name}.{kind}" for name in FIGURES for kind in ("png", "pdf")]
     assert sorted(folder.iterdir()) == sorted(written)
     check_files(written)
 
@@ -96,7 +96,7 @@ def test_hostile_names(content, tmp_path, labels):
         phases=("$\\alpha", "_注ぐ\n", "%"),
     )
     paths = write_figures(hostile if labels else unlabeled(hostile), tmp_path)
-    assert stems(paths) == list(NAMES)
+    assert stems(paths) == list(FIGURES)
     check_files(paths)
 
 
@@ -105,7 +105,7 @@ def test_hostile_names(content, tmp_path, labels):
     ("frames", "names"),
     [
         ((9,), ["tsne", "tokens_ego", "failures", "curves", "diagnostics", "softmax", "progress"]),
-        ((1, 1, 1), list(NAMES)),
+        ((1, 1, 1), list(FIGURES)),
     ],
 )
 def test_few_and_short_videos(tmp_path, frames, names):
