@@ -256,7 +256,8 @@ class RunConfig(Record):
 
     def with_optimizer(self, **changes: Any) -> Self:
         """Return a copy with changed optimizer settings."""
-        return self.model_copy(update={"optimizer": self.optimizer.model_copy(update=changes)})
+        optimizer = checked(OptimizerConfig, **(dict(self.optimizer) | changes))
+        return self.model_copy(update={"optimizer": optimizer})
 
     def with_epochs(self, steps_per_epoch: int) -> Self:
         """Return a copy with `steps` converted to `epochs`; the default warm-up is rescaled

@@ -5,7 +5,7 @@ the built-in ones are loaded on first use, too.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -67,11 +67,7 @@ def resolve(method: str, dataset: str, given: Mapping[str, Any]) -> RunConfig:
     Raises SettingsError if a setting is unknown or invalid.
     """
     check_names(method, given)
-    return config_of_settings(method, config_class(method).defaults(dataset, given) | dict(given))
-
-
-def config_of_settings(method: str, settings: Mapping[str, Any]) -> RunConfig:
-    """Construct a config from all settings of a run; raise SettingsError if one is invalid."""
+    settings = config_class(method).defaults(dataset, given) | dict(given)
     parts = {
         part: checked(cls, **{name: settings[name] for name in cls.model_fields.keys() - {"name"}})
         for part, cls in (PARTS | {"method": config_class(method)}).items()
@@ -148,20 +144,14 @@ def option_name(setting: str) -> str:
     return SHORT_OPTIONS.get(setting, setting).replace("_", "-")
 
 
-def differences(
-    ours: RunConfig, theirs: RunConfig, names: Iterable[str] | None = None
-) -> list[str]:
-    """List differing settings as "NAME THEIRS, not OURS"; by default, skip those derived from
-    `steps`.
-    """
+def differences(ours: RunConfig, theirs: RunConfig) -> list[str]:
+    """List differing settings, except those derived from `steps`, as "NAME THEIRS, not OURS"."""
     expected = ours.flat()
     actual = theirs.flat()
-    if names is None:
-        same_steps = actual["steps"] is not None and actual["steps"] == expected["steps"]
-        derived = {"epochs", "warmup"} if same_steps else set()
-        names = [name for name in actual if name not in derived]
+    same_steps = actual["steps"] is not None and actual["steps"] == expected["steps"]
+    derived = {"epochs", "warmup"} if same_steps else set()
     return [
-        f"{name} {actual[name]!r}, not {expected[name]!r}"
-        for name in names
-        if expected[name] != actual[name]
+        f"{name} {value!r}, not {expected[name]!r}"
+        for name, value in actual.items()
+        if name not in derived and value != expected[name]
     ]

@@ -38,17 +38,10 @@ from byov.train.methods.base import (
     Method,
     build_method,
     check_sizes,
-    config_contents,
     training_batches,
 )
 from byov.train.methods.byov import ByovConfig
-from byov.train.registry import (
-    check_names,
-    config_of_settings,
-    differences,
-    resolve,
-    run_config,
-)
+from byov.train.registry import check_names, resolve, run_config
 from byov.train.trackers import check_installed, open_trackers
 from byov.train.trainer import Trainer
 from byov.train.validation import Validator, selection_metric
@@ -163,23 +156,15 @@ def start_run(
 
 
 def resume_run(
-    run: str | None = None,
-    execution: Execution = DEFAULT_EXECUTION,
-    *,
-    method: str | None = None,
-    dataset: str | None = None,
-    encoder: str | None = None,
-    ratio: float | None = None,
-    **settings: Any,
+    run: str | None = None, execution: Execution = DEFAULT_EXECUTION, **requested: Any
 ) -> dict[str, Any]:
     """Resume an interrupted run, by default the newest, or extend a run to more epochs.
 
-    Options and settings may be omitted. If given, they must match those that the run was started
-    with, except that `epochs` may be larger if the schedule is constant. Arguments, result and
-    errors are those of `start_run`.
+    The other arguments of `start_run` may be given again, with the values that the run was started
+    with, except that `epochs` may be larger if the schedule is constant. None means not given.
+    Result and errors are those of `start_run`.
     """
-    options = {"dataset": dataset, "encoder": encoder, "ratio": ratio, "method": method}
-    stored, job = _open_run(run, execution, options, settings, resume=True)
+    stored, job = _open_run(run, execution, requested, resume=True)
     with _training(job):
         trainer = _open_trainer(job)
         _restore(trainer, stored, job)
@@ -190,47 +175,30 @@ def resume_run(
 
 
 def embed_run(
-    run: str | None = None,
-    execution: Execution = DEFAULT_EXECUTION,
-    *,
-    method: str | None = None,
-    dataset: str | None = None,
-    encoder: str | None = None,
-    ratio: float | None = None,
-    **settings: Any,
+    run: str | None = None, execution: Execution = DEFAULT_EXECUTION, **requested: Any
 ) -> dict[str, Any]:
     """Embed all videos again with the model of a run, by default the newest.
 
-    Options and settings are those of `resume_run`, without `epochs` that differ. Returns "run",
-    "dataset", "folder" and "embedding_files".
+    The other arguments of `start_run` may be given again. Returns "run", "dataset", "folder" and
+    "embedding_files".
     """
-    options = {"dataset": dataset, "encoder": encoder, "ratio": ratio, "method": method}
-    _, job = _open_run(run, execution, options, settings, resume=False)
+    _, job = _open_run(run, execution, requested, resume=False)
     with _locked(job.folder):
         _write_config(job)
         return _embed(job, FeatureStore(job.data, (), 0))
 
 
 def _open_run(
-    run: str | None,
-    execution: Execution,
-    options: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    *,
-    resume: bool,
+    run: str | None, execution: Execution, requested: Mapping[str, Any], *, resume: bool
 ) -> tuple[runs.RunRecord, _Job]:
-    """Open an existing run; raise TrainError if its features or the given settings differ."""
+    """Open an existing run; raise TrainError if its features or the requested settings differ."""
     runs_dir = runs_folder(execution.runs_dir)
     with connection_errors():
         name = execution.processes.broadcast(lambda: runs.choose_run(runs_dir, run).name)
         stored = runs.read_run(runs_dir, name)
-        config = _recorded_config(stored, options, settings, may_extend=resume)
-        data = open_training_data(
-            features_folder(execution.features_dir),
-            stored.dataset,
-            stored.encoder_folder,
-            stored.ratio,
-        )
+        config = _recorded_config(stored, requested, may_extend=resume)
+        features = features_folder(execution.features_dir)
+        data = open_training_data(features, stored.dataset, stored.encoder_folder, stored.ratio)
         device = execution.processes.device(pick_device(execution.device))
     if not resume:
         runs.check_model(stored.folder, stored.training)
@@ -368,48 +336,44 @@ def _suggest_small_model(job: _Job) -> None:
 
 
 def _recorded_config(
-    record: runs.RunRecord,
-    options: Mapping[str, Any],
-    given: Mapping[str, Any],
-    *,
-    may_extend: bool,
+    stored: runs.RunRecord, requested: Mapping[str, Any], *, may_extend: bool
 ) -> RunConfig:
-    """Return the settings of a run, possibly with more epochs; raise TrainError if the given ones
-    differ.
+    """Return the config of a run, possibly with more epochs; raise TrainError if the requested
+    settings differ.
     """
-    recorded = run_config(record)
-    started = {
-        "dataset": record.dataset,
-        "encoder": record.encoder,
-        "ratio": record.ratio,
-        "method": recorded.method.name,
+    config = run_config(stored)
+    is_folder = requested.get("encoder") == stored.encoder_folder
+    data = {
+        "dataset": stored.dataset,
+        "encoder": stored.encoder_folder if is_folder else stored.encoder,
+        "ratio": stored.ratio,
     }
-    if options["encoder"] == record.encoder_folder:
-        started["encoder"] = record.encoder_folder
+    given = {name: value for name, value in requested.items() if value is not None}
+    settings = {name: value for name, value in given.items() if name not in (*data, "method")}
+    if given.get("method", config.method.name) == config.method.name:
+        check_names(config.method.name, settings)
+    longer = config.with_optimizer(epochs=given.get("epochs", 1), steps=None)
+    if may_extend and longer.optimizer.epochs > config.optimizer.epochs:
+        if config.optimizer.schedule != "constant":
+            raise TrainError(
+                f"{stored.name} cannot be extended: the learning rates of its "
+                f"{config.optimizer.schedule} schedule depend on the number of epochs, "
+                f"{config.optimizer.epochs}. Start another run with --epochs "
+                f"{longer.optimizer.epochs}."
+            )
+        config = longer
+    actual = config.flat() | data
     changed = [
-        f"{name} {started[name]!r}, not {value!r}"
-        for name, value in options.items()
-        if value not in (None, started[name])
+        f"{name} {actual[name]!r}, not {value!r}"
+        for name, value in given.items()
+        if name in actual and value != actual[name]
     ]
-    if not changed:
-        check_names(recorded.method.name, given)
-        requested = config_of_settings(recorded.method.name, recorded.flat() | dict(given))
-        epochs = requested.optimizer.epochs
-        if may_extend and epochs > recorded.optimizer.epochs:
-            if recorded.optimizer.schedule != "constant":
-                raise TrainError(
-                    f"{record.name} cannot be extended: the learning rates of its "
-                    f"{recorded.optimizer.schedule} schedule depend on the number of epochs, "
-                    f"{recorded.optimizer.epochs}. Start another run with --epochs {epochs}."
-                )
-            recorded = recorded.with_optimizer(epochs=epochs, steps=None)
-        changed = differences(requested, recorded, given)
     if changed:
         raise TrainError(
-            f"{record.name} was started with {'; '.join(changed)}. Omit these options or start "
+            f"{stored.name} was started with {'; '.join(changed)}. Omit these options or start "
             "another run."
         )
-    return recorded
+    return config
 
 
 def _restore(trainer: Trainer, stored: runs.RunRecord, job: _Job) -> None:
@@ -506,7 +470,6 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _write_config(job: _Job) -> None:
     """Write config.json and the model card."""
-    contents = config_contents(job.data.width, job.config, job.record)
-    write_text(job.folder / runs.CONFIG_NAME, seal_json(contents).decode())
     job.model.describe(job.config, job.record)
+    write_text(job.folder / runs.CONFIG_NAME, seal_json(job.model.saved_config()).decode())
     write_text(job.folder / "README.md", str(job.model.generate_model_card()))

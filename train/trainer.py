@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from byov.cache.atomic import write_bytes, write_text
-from byov.cache.digests import check_weights
 from byov.cache.runs import (
     CHECKPOINTS_NAME,
     DIAGNOSTICS_PREFIX,
     LAST_MODEL_NAME,
     METRICS_NAME,
     MODEL_NAME,
+    check_model,
 )
 from byov.errors import Diverged, Interrupted, TrainError
 from byov.progress import NO_PROGRESS, Progress, Stop, never
@@ -118,11 +118,7 @@ class Trainer:
                     f"{best}, the best model so far, is missing. Start the run again under another "
                     "name."
                 )
-            file = check_weights(best)
-            if file.identity != self._metadata.get("identity"):
-                raise TrainError(
-                    f"{best} belongs to another run ({file.origin}). Restore the run's own model."
-                )
+            check_model(self._folder, self._metadata)
         if self.state.records and self._processes.is_main:
             self._write_metrics()  # the file may be damaged or contain epochs after the checkpoint
 

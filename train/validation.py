@@ -102,7 +102,7 @@ def cross_view_map(frames: Frames) -> dict[str, float]:
     if frames.labels is None or frames.labels.max() == UNLABELED:
         return {}
     scores = mean_average_precision(frames.labeled_frames, (K,), CROSS_VIEW)
-    found = {direction: scores[direction][K] for direction in CROSS_VIEW}
+    means = {direction: scores[direction][K] for direction in CROSS_VIEW}
     return {
-        direction: score for direction, score in found.items() if not isinstance(score, Missing)
+        direction: score for direction, score in means.items() if not isinstance(score, Missing)
     }

@@ -30,8 +30,8 @@ def test_embed_equals_the_training_pass_without_dropout(kind, make_clips, monkey
         context=features[:, [0, 0, 0, 1, 2, 3]],
         index=torch.arange(6)[None],
     )
-    (found,) = backbone.eval()([clip], seeded())
-    torch.testing.assert_close(backbone.embed(features[0]), found[0], atol=1e-6, rtol=1e-5)
+    (encoded,) = backbone.eval()([clip], seeded())
+    torch.testing.assert_close(backbone.embed(features[0]), encoded[0], atol=1e-6, rtol=1e-5)
 
 
 def test_padding_does_not_change_the_embedding_of_a_short_clip(make_clips):
@@ -53,6 +53,21 @@ def test_the_context_of_the_first_frames_is_the_first_frame():
     assert reached.tolist() == [True] * 4 + [False] * 4
     alone = build("frame", context=0)
     assert (alone.context, alone.fc1.weight.shape) == (0, (HIDDEN, WIDTH))
+
+
+@pytest.mark.parametrize(
+    ("backbone", "settings", "is_causal"),
+    [
+        ("frame", {}, True),
+        ("transformer", {}, False),
+        ("encoder", {}, False),
+        ("encoder", {"position": "normalized"}, False),
+        ("encoder", {"position": "index"}, True),
+        ("encoder", {"position": "none"}, True),
+    ],
+)
+def test_backbones_that_suit_live_video(backbone, settings, is_causal):
+    assert build(backbone, **settings).is_causal == is_causal
 
 
 def test_dropout_of_an_item_does_not_depend_on_the_others(make_clips):

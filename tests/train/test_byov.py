@@ -317,8 +317,8 @@ def test_the_cycle_loss_equals_the_formula_without_padding(order_prior):
         naive_cycle(h[:t], a[:s], order_prior)
         for h, a, t, s in zip(home, away, *lengths, strict=True)
     ]
-    found = cycle_loss(home, paddings[0], away, paddings[1], order_prior)
-    assert found.item() == pytest.approx(sum(items).item() / 3, rel=1e-4)
+    loss = cycle_loss(home, paddings[0], away, paddings[1], order_prior)
+    assert loss.item() == pytest.approx(sum(items).item() / 3, rel=1e-4)
 
 
 def test_the_model_has_as_many_parameters_as_the_papers(make_method):

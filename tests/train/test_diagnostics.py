@@ -48,3 +48,19 @@ def test_a_model_that_scores_below_the_untrained_one_is_reported(scores, is_wors
     sentences = explain_selection(records, "both")
     assert len(sentences) == is_worse
     assert not is_worse or "epoch 10" in sentences[0]
+
+
+@pytest.mark.parametrize(
+    ("scores", "is_worse"),
+    [
+        ({0: 0.58, 10: 0.6, 20: 0.57}, True),
+        ({0: 0.58, 10: 0.33, 20: 0.6}, False),
+        ({0: 0.5}, False),
+    ],
+)
+@pytest.mark.parametrize("metric", ["retrieval", "tau"])
+def test_the_last_model_is_compared_with_the_untrained_one(scores, is_worse, metric):
+    records = [{"epoch": epoch, metric: score} for epoch, score in scores.items()]
+    sentences = explain_selection(records, "last")
+    assert len(sentences) == is_worse
+    assert not is_worse or "epoch 20" in sentences[0]

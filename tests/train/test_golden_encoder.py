@@ -40,8 +40,8 @@ def test_published_weights_give_the_published_outputs(published, golden_encoder,
     expected = golden_encoder[name.replace("input", "output")].reshape(*frames.shape[:2], -1)
     index = torch.arange(frames.shape[1]).expand(len(frames), -1)
     with torch.no_grad():
-        (found,) = published([make_clips(*frames.shape[:2], features=frames, index=index)])
-    np.testing.assert_allclose(found.numpy(), expected, atol=1e-5, rtol=0)
+        (encoded,) = published([make_clips(*frames.shape[:2], features=frames, index=index)])
+    np.testing.assert_allclose(encoded.numpy(), expected, atol=1e-5, rtol=0)
     for clip, features in enumerate(frames):
         np.testing.assert_allclose(
             published.embed(features).numpy(), expected[clip], atol=1e-5, rtol=0

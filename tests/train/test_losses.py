@@ -167,10 +167,10 @@ def naive_timeline(z, times, padding, sigma, temperature):
     def cross_entropy(frame, candidates):
         vector, time = frame
         apart = torch.tensor([time - other for _, other in candidates], dtype=torch.float64)
-        found = torch.stack([vector @ other / temperature for other, _ in candidates]).log_softmax(
-            dim=0
-        )
-        return -((-apart.square() / (2 * sigma**2)).softmax(dim=0) @ found).item()
+        predicted = torch.stack(
+            [vector @ other / temperature for other, _ in candidates]
+        ).log_softmax(dim=0)
+        return -((-apart.square() / (2 * sigma**2)).softmax(dim=0) @ predicted).item()
 
     per_clip = []
     all_clips = []
@@ -196,9 +196,9 @@ def test_timeline_losses_equal_the_formula(sigma, temperature):
     items = [
         naive_timeline(z[item], times[item], padding[item], sigma, temperature) for item in range(2)
     ]
-    found = timeline_losses(z, times, padding, sigma=sigma, temperature=temperature)
+    ours = timeline_losses(z, times, padding, sigma=sigma, temperature=temperature)
     expected = [sum(values) / 2 for values in zip(*items, strict=True)]
-    assert [loss.item() for loss in found] == pytest.approx(expected, rel=1e-9)
+    assert [loss.item() for loss in ours] == pytest.approx(expected, rel=1e-9)
 
 
 def test_progress_is_a_label_and_not_an_input(make_method, make_clips):

@@ -93,9 +93,9 @@ def test_index_positions_are_by_frame_number():
 
 def test_share_positions_are_by_normalized_time():
     positions = Positions(4, 6, "normalized")
-    found = positions(torch.tensor([[0, 3, 6], [0, 1, 2]]), torch.tensor([7, 3]))
-    torch.testing.assert_close(found[0], found[1])
-    torch.testing.assert_close(found[0], sincos(torch.tensor([0, 1.5, 3]), 6))
+    encodings = positions(torch.tensor([[0, 3, 6], [0, 1, 2]]), torch.tensor([7, 3]))
+    torch.testing.assert_close(encodings[0], encodings[1])
+    torch.testing.assert_close(encodings[0], sincos(torch.tensor([0, 1.5, 3]), 6))
     torch.testing.assert_close(
         positions(torch.tensor([[0]]), torch.tensor([1]))[0], positions.table[:1]
     )

@@ -73,11 +73,11 @@ def test_labels_follow_the_action_through_a_pause_and_a_change_of_speed():
     during = np.diff(labels[1])[55:95]
     before = np.diff(labels[1])[10:40]
     assert during.mean() < 0.35 * before.mean()
-    for found, times in zip(labels, true, strict=True):
+    for aligned, times in zip(labels, true, strict=True):
         # With four other videos, the video's own normalized time still contributes one fifth.
         linear = np.linspace(0, 1, len(times))
         if not np.array_equal(times, linear):
-            assert np.abs(found - times).mean() < 0.5 * np.abs(linear - times).mean()
+            assert np.abs(aligned - times).mean() < 0.5 * np.abs(linear - times).mean()
 
 
 def test_refined_labels_ignore_motion_that_is_not_part_of_the_action(monkeypatch):

@@ -45,11 +45,11 @@ def test_padded_cells_change_nothing_and_have_no_gradient():
     rows = torch.tensor([6, 2, 1])
     columns = torch.tensor([5, 4, 1])
     paddings = torch.arange(6) >= rows[:, None], torch.arange(5) >= columns[:, None]
-    found = final_costs(soft_dtw(costs, 0.1), *paddings)
+    together = final_costs(soft_dtw(costs, 0.1), *paddings)
     alone = [
         soft_dtw(table[None, :row, :column], 0.1)[0, -1, -1]
         for table, row, column in zip(costs, rows, columns, strict=True)
     ]
-    torch.testing.assert_close(found, torch.stack(alone))
-    (gradient,) = torch.autograd.grad(found.sum(), costs)
+    torch.testing.assert_close(together, torch.stack(alone))
+    (gradient,) = torch.autograd.grad(together.sum(), costs)
     assert not gradient[paddings[0][:, :, None] | paddings[1][:, None]].any()

@@ -66,8 +66,8 @@ def test_metrics_that_need_missing_views_or_labels_are_omitted(
         None,
         0.3,
     )
-    found = Validator("plain", unlabeled.videos, FeatureStore(unlabeled, (), 0), CPU)(model)
-    assert set(found) == {"tau"}
+    validate = Validator("plain", unlabeled.videos, FeatureStore(unlabeled, (), 0), CPU)
+    assert set(validate(model)) == {"tau"}
 
 
 def test_validation_changes_neither_weights_nor_random_state(training_data, make_method):

@@ -127,11 +127,20 @@ class Method(
             self.register_buffer("feature_deviation", torch.ones(width))
 
     def describe(self, config: RunConfig, record: Mapping[str, Any] | None = None) -> None:
-        """Set what is saved with the model: its settings, and a record of the training run."""
+        """Set what is saved with the model: its settings, and a record of the training run.
+
+        Raises:
+            SettingsError: If the width of the features is not supported.
+        """
         self.config = config
-        # Drop the file digests, which apply to the original run folder but not to a saved copy.
-        self.record = {key: value for key, value in (record or {}).items() if key != FILES_KEY}
-        self._hub_mixin_config = config_contents(self.width, config, self.record)
+        self.record = dict(record or {})
+        self._hub_mixin_config = self.saved_config()
+
+    def saved_config(self) -> dict[str, Any]:
+        """Return the contents of config.json."""
+        settings = self.config.model_dump(mode="json")
+        saved = checked(SavedModel, width=self.width, settings=settings, training=self.record)
+        return saved.model_dump()
 
     def generate_model_card(self, *_: Any, **__: Any) -> ModelCard:
         facts = {name: self.record[name] for name in CARD_FACTS if name in self.record}
@@ -176,7 +185,9 @@ class Method(
                 )
             check_model(folder, saved.training or {})
             check_sizes(folder / MODEL_NAME, saved.width, config)
-            model = build_method(saved.width, config, saved.training)
+            # The file digests apply to the original run folder, but not to a saved copy.
+            record = {k: v for k, v in (saved.training or {}).items() if k != FILES_KEY}
+            model = build_method(saved.width, config, record)
         except SettingsError as error:
             raise TrainError(f"{path}: {error}") from None
         assert isinstance(model, cls)
@@ -256,19 +267,6 @@ class Method(
             deviation = self.feature_deviation.to(features.device)
             return (features - mean) / deviation
         return standardize(features) if self.standardization == "video" else features
-
-
-def config_contents(
-    width: int, config: RunConfig, record: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Return the contents of config.json; raise SettingsError if the width is not supported."""
-    saved = checked(
-        SavedModel,
-        width=width,
-        settings=config.model_dump(mode="json"),
-        training=dict(record or {}),
-    )
-    return saved.model_dump()
 
 
 def build_method(width: int, config: RunConfig, record: Mapping[str, Any] | None = None) -> Method:

@@ -42,9 +42,9 @@ def test_local_batches_are_parts_of_the_whole_batch(cache, method, options, worl
             items = Processes(rank, world_size).local_items(expected[0].items)
             source = batches(Processes(rank, world_size).local_items)
             taken = items or range(1)  # a process without items uses the first one, with weight 0
-            for clips, of_all in zip(source.batch(step), expected, strict=True):
-                assert torch.equal(clips.features, of_all.features[taken.start : taken.stop])
-                assert (clips.first_item, clips.items) == (taken.start, of_all.items)
+            for clips, whole_clips in zip(source.batch(step), expected, strict=True):
+                assert torch.equal(clips.features, whole_clips.features[taken.start : taken.stop])
+                assert (clips.first_item, clips.items) == (taken.start, whole_clips.items)
 
 
 def test_processes_come_from_the_environment_of_torchrun(monkeypatch):

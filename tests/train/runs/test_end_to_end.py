@@ -66,15 +66,15 @@ def test_a_run_has_all_its_files(reference):
 
 
 def test_metrics_have_a_record_of_the_untrained_model_and_of_each_epoch(reference):
-    found = records(reference)
-    assert [(record["epoch"], record["step"]) for record in found] == [
+    epochs = records(reference)
+    assert [(record["epoch"], record["step"]) for record in epochs] == [
         (0, 0),
         (1, 4),
         (2, 8),
         (3, 12),
     ]
-    assert found[0].keys() == {"epoch", "step", *METRICS, *DIAGNOSTICS}
-    for record in found[1:]:
+    assert epochs[0].keys() == {"epoch", "step", *METRICS, *DIAGNOSTICS}
+    for record in epochs[1:]:
         assert record.keys() == {
             "epoch",
             "step",
@@ -87,7 +87,7 @@ def test_metrics_have_a_record_of_the_untrained_model_and_of_each_epoch(referenc
         }
         assert record["loss"] == pytest.approx(record["self"] + record["cross"])
         assert record["lr"] == 1e-3
-    assert found[3]["loss"] < found[1]["loss"]
+    assert epochs[3]["loss"] < epochs[1]["loss"]
 
 
 @pytest.mark.parametrize("untrained", [False, True])
@@ -135,11 +135,11 @@ def test_embeddings_are_those_of_the_model(reference, shared_cache, untrained):
             )
             assert (source.model_sha256 == digest) is not untrained
         written |= clips.keys()
-    found = {
+    embedded = {
         *reference.glob(f"embeddings{suffix}/*/*"),
         *reference.glob(f"embeddings{suffix}-trimmed/*/*"),
     }
-    assert {str(path.relative_to(reference)) for path in found} == written
+    assert {str(path.relative_to(reference)) for path in embedded} == written
 
 
 @pytest.mark.parametrize(
@@ -202,8 +202,8 @@ def test_settings_change_the_model(byov_train, tiny, reference, run, option, sam
 @pytest.mark.parametrize("metric", ["retrieval", "trimmed", "both", "tau", "last"])
 def test_the_kept_model_is_the_best_by_the_chosen_metric(byov_train, tiny, run, metric):
     assert byov_train("--run", "toy", *tiny, "--epochs", 4, "--select", metric).code == 0
-    found = records(run)[1:]
-    best = found[-1] if metric == "last" else max(found, key=lambda record: record[metric])
+    epochs = records(run)[1:]
+    best = epochs[-1] if metric == "last" else max(epochs, key=lambda record: record[metric])
     assert training_record(run)["validation"] == {name: best[name] for name in METRICS}
     assert str(best["retrieval"]) in (run / "README.md").read_text()
     # A run that ends after the best epoch must have the same model.
