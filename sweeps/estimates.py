@@ -5,11 +5,15 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from byov.device import Device, pick_device
 from byov.evaluate.readers import read_manifest
 from byov.progress import Progress, track
 from byov.sweeps.grids import Folders, PlannedRun
 from byov.text import format_duration, pluralize
+from byov.train.feature_store import FeatureStore, open_training_data
+from byov.train.methods.base import build_method, training_batches
 
 STEPS = 3  # timed steps, after a warm-up step
 # Settings that do not affect the time per step.
@@ -76,11 +80,6 @@ def _measure(run: PlannedRun, folders: Folders, device: Device) -> float:
     """Time a few training steps on one thread, as in a worker; return seconds per epoch and
     training video.
     """
-    import torch
-
-    from byov.train.feature_store import FeatureStore, open_training_data
-    from byov.train.methods.base import build_method, training_batches
-
     times = list[float]()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -1,5 +1,6 @@
 """Tests of plug-ins from other packages, found through entry points."""
 
+import math
 import sys
 
 import pytest
@@ -33,6 +34,11 @@ def test_plug_ins_come_after_the_built_in_objects(install):
     assert dict(registry) == {"first": 1, "second": 2}
     assert len(registry) == 2
     assert plugins.PROBLEMS == []
+
+
+def test_built_in_objects_may_be_loaded_on_first_use(install):
+    install("value = 2", "second = sample:value")
+    assert dict(Registry("byov.samples", {"first": "math:pi"})) == {"first": math.pi, "second": 2}
 
 
 @pytest.mark.parametrize(

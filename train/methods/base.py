@@ -106,14 +106,7 @@ class Method(
     # Whether the model suits live video; see `FrameBackbone.is_causal`.
     is_causal = False
 
-    def __init__(
-        self,
-        width: int,
-        *,
-        frames: int = 32,
-        crop: Crop = WHOLE_VIDEO,
-        standardize: Standardize = "none",
-    ) -> None:
+    def __init__(self, width: int, *, frames: int, crop: Crop, standardize: Standardize) -> None:
         super().__init__()
         self.width = width
         self.frames = frames
