@@ -16,6 +16,14 @@ from PIL import Image
 
 DEADLINE_SECONDS = 120
 LEVELS = ("error", "warning")
+OPTIONS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--hide-scrollbars",
+    "--remote-debugging-pipe",
+)
 KEY_CODES = {" ": 32, "m": 77, "End": 35, "ArrowLeft": 37, "ArrowRight": 39}
 
 
@@ -30,26 +38,8 @@ class Browser:
         self._from_browser, to_us = os.pipe()
         # The shell maps our descriptors to the numbers that the browser expects.
         launch = f'exec "$@" 3</dev/fd/{from_us} 4>/dev/fd/{to_us}'
-        options = (
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-            "--hide-scrollbars",
-        )
-        folders = f"--user-data-dir={folder / 'profile'}"
         self._process = subprocess.Popen(
-            [
-                "/bin/sh",
-                "-c",
-                launch,
-                "sh",
-                program,
-                *options,
-                folders,
-                "--remote-debugging-pipe",
-                "about:blank",
-            ],
+            ["/bin/sh", "-c", launch, "sh", program, *OPTIONS, f"--user-data-dir={folder}/profile"],
             env={**os.environ, "HOME": str(folder)},
             pass_fds=(from_us, to_us),
             stdin=subprocess.DEVNULL,
@@ -185,11 +175,11 @@ class Tab:
 
     def center(self, selector: str) -> tuple[float, float]:
         """Scroll an element into view and return its center."""
-        found = f"document.querySelector({json.dumps(selector)})"
-        self.value(f"{found}.scrollIntoView({{block: 'center'}})")
+        element = f"document.querySelector({json.dumps(selector)})"
+        self.value(f"{element}.scrollIntoView({{block: 'center'}})")
         x, y = self.value(
             "(box => [box.x + box.width / 2, box.y + box.height / "
-            f"2])({found}.getBoundingClientRect())"
+            f"2])({element}.getBoundingClientRect())"
         )
         return x, y
 
@@ -219,10 +209,8 @@ class Tab:
 
     def each(self, selector: str, expression: str) -> list[Any]:
         """Evaluate an expression with the variable `each` for all matching elements."""
-        found = self.value(
-            f"[...document.querySelectorAll({json.dumps(selector)})].map(each => {expression})"
-        )
-        return list(found)
+        elements = f"[...document.querySelectorAll({json.dumps(selector)})]"
+        return list(self.value(f"{elements}.map(each => {expression})"))
 
     def boxes(self, selector: str) -> list[dict[str, float]]:
         return self.each(selector, "each.getBoundingClientRect().toJSON()")

@@ -33,36 +33,29 @@ RUN = "first"
 ODD_NAME = "cup & 'saucer' [1]"
 # (id, view, split, number of frames) of each video
 VIDEOS = (
-    *(("train_ego_0", "ego", "train", 20), ("train_ego_1", "ego", "train", 23)),
-    *(("train_exo_0", "exo", "train", 21), ("train_exo_1", "exo", "train", 19)),
-    *(("val_ego", "ego", "val", 20), ("val_exo", "exo", "val", 18)),
-    *(
-        ("test_exo_0", "exo", "test", 31),
-        (ODD_NAME, "ego", "test", 24),
-        ("test_ego_1", "ego", "test", 29),
-    ),
-    *(
-        ("test_exo_1", "exo", "test", 22),
-        ("test_exo_2", "exo", "test", 27),
-        ("still", "ego", "test", 1),
-    ),
+    ("train_ego_0", "ego", "train", 20),
+    ("train_ego_1", "ego", "train", 23),
+    ("train_exo_0", "exo", "train", 21),
+    ("train_exo_1", "exo", "train", 19),
+    ("val_ego", "ego", "val", 20),
+    ("val_exo", "exo", "val", 18),
+    ("test_exo_0", "exo", "test", 31),
+    (ODD_NAME, "ego", "test", 24),
+    ("test_ego_1", "ego", "test", 29),
+    ("test_exo_1", "exo", "test", 22),
+    ("test_exo_2", "exo", "test", 27),
+    ("still", "ego", "test", 1),
 )
 TINY = (
-    *(
-        "--latent",
-        "32",
-        "--depth",
-        "1",
-        "--decoder-depth",
-        "1",
-        "--heads",
-        "4",
-        "--frames",
-        "8",
-        "--lr",
-        "1e-3",
-    ),
-    *("--epochs", "3", "--validate-every", "1", "--device", "cpu"),
+    "--latent=32",
+    "--depth=1",
+    "--decoder-depth=1",
+    "--heads=4",
+    "--frames=8",
+    "--lr=1e-3",
+    "--epochs=3",
+    "--validate-every=1",
+    "--device=cpu",
 )
 
 
@@ -150,22 +143,12 @@ def shared_project(tmp_path_factory: pytest.TempPathFactory, call: Callable[...,
     table = project.root / "videos" / f"{DATASET}.csv"
     table.write_text("\n".join(lines) + "\n")
     where = ("--features-dir", project.features_dir)
-    ran = call(
-        extract_main,
-        "byov-extract",
-        "--manifest",
-        table,
-        "--encoder",
-        "random/tiny",
-        "--device",
-        "cpu",
-        *where,
-    )
-    assert ran.code == 0, ran.err
-    ran = call(
-        train_main, "byov-train", "--run", RUN, *TINY, *where, "--runs-dir", project.runs_dir
-    )
-    assert ran.code == 0, ran.err
+    encoder = ("--encoder", "random/tiny", "--device", "cpu")
+    extracted = call(extract_main, "byov-extract", "--manifest", table, *encoder, *where)
+    assert extracted.code == 0, extracted.err
+    runs = ("--runs-dir", project.runs_dir)
+    trained = call(train_main, "byov-train", "--run", RUN, *TINY, *where, *runs)
+    assert trained.code == 0, trained.err
     return project
 
 
