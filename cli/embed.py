@@ -19,8 +19,8 @@ from byov.cli.options import Config, Json, RunOption, RunsDir, UsageError, Versi
 from byov.cli.outputs import check_outputs
 from byov.cli.signals import interruptible
 from byov.cli.terminal import PROGRESS, note, note_unfinished
-from byov.data.own_videos import video_files
 from byov.data.video import MAX_PIXELS
+from byov.data.video_folder import video_files
 from byov.errors import VideoError
 from byov.progress import track
 from byov.records import View

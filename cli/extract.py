@@ -30,8 +30,8 @@ from byov.cli.outputs import check_folder
 from byov.cli.signals import interruptible, run_stoppable
 from byov.cli.terminal import PROGRESS, note, print_rows
 from byov.data import READERS
-from byov.data.own_videos import DEFAULT_SPLIT_FRACTIONS
 from byov.data.video import MAX_PIXELS, DecodingPolicy
+from byov.data.video_folder import DEFAULT_SPLIT_FRACTIONS
 from byov.device import Device
 from byov.extract.encoder_names import DEFAULT_ENCODER, IMAGENET, Resize, parse_encoder
 from byov.extract.plan import (

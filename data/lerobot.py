@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from byov.data.dataset import WHOLE_FILE, Dataset, FileSegment, Video, require_views
-from byov.data.own_videos import DEFAULT_SPLIT_FRACTIONS, assign_splits, log_skipped, path_inside
+from byov.data.own_videos import path_inside
 from byov.data.video import FrameReader
+from byov.data.video_folder import DEFAULT_SPLIT_FRACTIONS, assign_splits, log_skipped
 from byov.errors import DatasetError, VideoError
 from byov.records import VIEWS, View
 
@@ -30,7 +31,7 @@ SPLIT_SEED = 0
 BLACK = 24
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # hashed by identity
 class Episode:
     """An episode: its tasks, and the video file and segment of each camera."""
 
@@ -68,50 +69,55 @@ def read_lerobot(
             videos are skipped.
     """
     info, cameras = _read_info(root)
-    if ego is None or exo is None or not {ego, exo} <= {*cameras} or ego == exo:
-        unknown = next(
-            (f"no camera {key!r}. " for key in (ego, exo) if key and key not in cameras), ""
-        )
-        listed = ", ".join(f"{key} ({size})" for key, size in cameras.items())
-        if len(cameras) == 1:
-            raise DatasetError(
-                f"{root} has only one camera, {listed}. byov needs an ego and an exo camera."
-            )
-        raise DatasetError(
-            f"{root}: {unknown}Choose two cameras with --ego KEY and --exo KEY from {listed}."
-        )
-    keys: dict[View, str] = {"ego": ego, "exo": exo}
-    episodes = _of_task(root, list(read_episodes(root, info, (ego, exo))), task)
+    _check_cameras(root, cameras, ego, exo)
+    keys: dict[View, str] = {"ego": str(ego), "exo": str(exo)}
+    episodes = _of_task(root, list(read_episodes(root, info, tuple(keys.values()))), task)
     usable = _usable_videos(root, episodes)
-    # Episodes with both views come first, because the first episode always goes to train.
+    views = {
+        episode: [view for view in VIEWS if (episode, keys[view]) in usable] for episode in episodes
+    }
     shuffled = [
         episodes[index] for index in np.random.default_rng(SPLIT_SEED).permutation(len(episodes))
     ]
-    found = {
-        episode.name: [view for view in VIEWS if (episode.name, keys[view]) in usable]
-        for episode in shuffled
-    }
-    order = sorted(
-        (episode for episode in shuffled if found[episode.name]),
-        key=lambda each: -len(found[each.name]),
+    # Episodes with both views come first, because the first episode always goes to train.
+    order = sorted(filter(views.get, shuffled), key=lambda episode: -len(views[episode]))
+    splits = dict(
+        zip(order, assign_splits(len(order), fractions or DEFAULT_SPLIT_FRACTIONS), strict=True)
     )
-    splits = assign_splits(len(order), fractions or DEFAULT_SPLIT_FRACTIONS)
     videos = []
-    for episode, split in sorted(zip(order, splits, strict=True), key=lambda item: item[0].index):
-        pair = episode.name if len(found[episode.name]) == len(VIEWS) else None
-        for view in found[episode.name]:
+    for episode in sorted(order, key=lambda episode: episode.index):
+        pair = episode.name if len(views[episode]) == len(VIEWS) else None
+        for view in views[episode]:
             path, segment = episode.videos[keys[view]]
+            split = splits[episode]
             videos.append(
                 Video(f"{episode.name}-{view}", view, split, path, pair=pair, segment=segment)
             )
-    dataset = Dataset(name, root, tuple(videos))
-    counts = Counter(splits)
+    counts = Counter(splits.values())
     LOGGER.info(
         f"{root}: {', '.join(f'{counts[split]} {split}' for split in counts)} episodes of "
         f"{len(episodes)}"
     )
+    dataset = Dataset(name, root, tuple(videos))
     require_views(dataset, ("train",))
     return dataset
+
+
+def _check_cameras(
+    root: Path, cameras: Mapping[str, str], ego: str | None, exo: str | None
+) -> None:
+    """Raise DatasetError unless `ego` and `exo` are two of the cameras."""
+    listed = ", ".join(f"{key} ({size})" for key, size in cameras.items())
+    if len(cameras) == 1:
+        raise DatasetError(
+            f"{root} has only one camera, {listed}. byov needs an ego and an exo camera."
+        )
+    unknown = [f"no camera {key!r}. " for key in (ego, exo) if key and key not in cameras]
+    if unknown or ego is None or exo is None or ego == exo:
+        raise DatasetError(
+            f"{root}: {''.join(unknown[:1])}Choose two cameras with --ego KEY and --exo KEY from "
+            f"{listed}."
+        )
 
 
 def _read_info(root: Path) -> tuple[dict[str, Any], dict[str, str]]:
@@ -253,30 +259,22 @@ def _of_task(root: Path, episodes: list[Episode], task: str | None) -> list[Epis
     raise DatasetError(f"{root}: {problem}. Choose one with --task: {listed}.")
 
 
-def _usable_videos(root: Path, episodes: Sequence[Episode]) -> set[tuple[str, str]]:
-    """Return (episode name, camera key) of each video that exists and is not black; log the
-    others.
-    """
-    videos = [
-        (episode.name, key, *episode.videos[key]) for episode in episodes for key in episode.videos
-    ]
+def _usable_videos(root: Path, episodes: Sequence[Episode]) -> set[tuple[Episode, str]]:
+    """Return (episode, camera key) of each video that exists and is not black; log the others."""
+    videos = [(episode, key) for episode in episodes for key in episode.videos]
     with ThreadPoolExecutor() as pool:
-        problems = list(pool.map(lambda video: _problem(*video[2:]), videos))
-    for problem in ("missing", "black"):
-        log_skipped(
-            problem,
-            [
-                video[2].relative_to(root)
-                for video, of in zip(videos, problems, strict=True)
-                if of == problem
-            ],
-        )
-    if all(problems):
+        problems = list(pool.map(lambda video: _problem(*video[0].videos[video[1]]), videos))
+    paths: dict[str, list[Path]] = {"missing": [], "black": [], "": []}
+    for (episode, key), problem in zip(videos, problems, strict=True):
+        paths[problem].append(episode.videos[key][0].relative_to(root))
+    log_skipped("missing", paths["missing"])
+    log_skipped("black", paths["black"])
+    if not paths[""]:
         raise DatasetError(
             f"{root}: all of its {len(videos)} videos are missing or black. Download the dataset "
             "again."
         )
-    return {video[:2] for video, problem in zip(videos, problems, strict=True) if not problem}
+    return {video for video, problem in zip(videos, problems, strict=True) if not problem}
 
 
 def _problem(path: Path, segment: FileSegment) -> str:

@@ -12,14 +12,8 @@ from byov.cache.layout import check_name
 from byov.data import READERS, WITHOUT_DOWNLOAD, open_dataset
 from byov.data.dataset import Dataset
 from byov.data.lerobot import read_lerobot
-from byov.data.own_videos import (
-    CSV_NAME,
-    list_folder,
-    log_skipped,
-    read_own_videos,
-    to_csv,
-    video_files,
-)
+from byov.data.own_videos import read_own_videos
+from byov.data.video_folder import CSV_NAME, list_folder, log_skipped, to_csv, video_files
 from byov.errors import DatasetError
 from byov.extract.encoder_names import DEFAULT_ENCODER, IMAGENET
 from byov.folders import dataset_folder

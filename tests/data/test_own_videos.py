@@ -7,14 +7,8 @@ from tests.factories import write_file
 
 from byov.cache.layout import check_name
 from byov.data.dataset import parse_source
-from byov.data.own_videos import (
-    assign_splits,
-    list_folder,
-    read_events,
-    read_own_videos,
-    to_csv,
-    unique_ids,
-)
+from byov.data.own_videos import read_events, read_own_videos
+from byov.data.video_folder import assign_splits, list_folder, to_csv, unique_ids
 from byov.errors import DatasetError
 
 HEADER = "path,view,split,id,events,phases,pair\n"

@@ -1,0 +1,210 @@
+"""Your own videos, found in a folder, with view, split and id inferred from their paths."""
+
+import csv
+import io
+import logging
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatch
+from itertools import count
+from pathlib import Path
+from typing import TypeVar
+
+from byov.data.dataset import Video
+from byov.errors import DatasetError
+from byov.records import SPLITS, VIEWS, Split, View
+
+T = TypeVar("T")
+LOGGER = logging.getLogger(__name__)
+
+CSV_NAME = "videos.csv"  # written into the folder by `byov-extract --folder`
+DEFAULT_SPLIT_FRACTIONS = (0.6, 0.2, 0.2)  # train, val, test
+# Videos are recognized by suffix, so that a broken file is listed and reported instead of silently
+# skipped.
+VIDEO_SUFFIXES = (
+    *(".3gp", ".asf", ".avi", ".flv", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg"),
+    *(".mts", ".mxf", ".ogv", ".ts", ".vob", ".webm", ".wmv"),
+)
+# Words in a path that identify the view or the split.
+_VIEW_WORDS: dict[str, View] = {
+    "ego": "ego",
+    "egocentric": "ego",
+    "exo": "exo",
+    "exocentric": "exo",
+}
+_SPLIT_WORDS: dict[str, Split] = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "test": "test",
+    "testing": "test",
+}
+_NOT_IN_FILE_NAMES = re.compile(r"[^\w .,+=()\[\]#&@'-]")
+
+
+def list_folder(
+    folder: Path,
+    fractions: Sequence[float] | None = None,
+    patterns: Mapping[View, str] | None = None,
+) -> list[Video]:
+    """List the videos in a folder with relative paths; derive view, split and id from the path.
+
+    The view is the one whose pattern, such as "*wrist*", matches the path (default: the word "ego"
+    or "exo" in the path). The split is the name of a parent folder: train, val or test. If there
+    are no such folders, videos are assigned according to `fractions` (default:
+    DEFAULT_SPLIT_FRACTIONS). Skipped files are logged.
+    """
+    paths, others = video_files(folder)
+    if not paths:
+        raise DatasetError(f"{folder}: no videos. Expected files like ego/1.mp4 and exo/1.mp4.")
+    for path in paths:
+        if str(path).encode(errors="ignore") != os.fsencode(path):
+            raise DatasetError(
+                f"{folder / path}: the file name is not UTF-8, which a CSV requires. Rename the "
+                "file."
+            )
+    views = {path: _view_of(path, patterns) for path in paths}
+    log_skipped("not a video", others)
+    log_skipped("neither ego nor exo", [path for path in paths if views[path] is None])
+    by_view: dict[View, list[Path]] = {
+        view: [path for path in paths if views[path] == view] for view in VIEWS
+    }
+    for view, chosen in by_view.items():
+        if not chosen:
+            problem = (
+                f"has the word {view!r} in its path"
+                if patterns is None
+                else f"matches --{view} {patterns[view]!r}"
+            )
+            raise DatasetError(
+                f"{folder}: none of its {len(paths)} videos {problem}. Sort the videos into "
+                "folders called ego and exo, pass patterns like --ego '*wrist*' --exo '*front*', "
+                "or list the videos in a CSV for --manifest."
+            )
+    named = {path: _nearest_word(reversed(path.parts[:-1]), _SPLIT_WORDS) for path in paths}
+    if not any(named.values()):
+        for chosen in by_view.values():
+            splits = assign_splits(len(chosen), fractions or DEFAULT_SPLIT_FRACTIONS)
+            named |= zip(chosen, splits, strict=True)
+    elif fractions is not None:
+        raise DatasetError(f"{folder}: its folders already define the splits. Omit --split.")
+    ids = dict(zip(paths, unique_ids(paths), strict=True))
+    return [
+        Video(ids[path], view, _required_split(folder, path, named[path]), path)
+        for view in VIEWS
+        for path in by_view[view]
+    ]
+
+
+def _required_split(folder: Path, path: Path, split: Split | None) -> Split:
+    if split is None:
+        raise DatasetError(
+            f"{folder}: {path} is not in a split folder, but other videos are. Put all or none of "
+            f"the videos into folders called {', '.join(SPLITS)}."
+        )
+    return split
+
+
+def _view_of(path: Path, patterns: Mapping[View, str] | None) -> View | None:
+    if patterns is None:
+        return _nearest_word(reversed(path.parts), _VIEW_WORDS)
+    matching = [
+        view
+        for view, pattern in patterns.items()
+        if fnmatch(path.as_posix().lower(), pattern.lower())
+    ]
+    if len(matching) > 1:
+        raise DatasetError(
+            f"{path}: matches both --ego {patterns['ego']!r} and --exo {patterns['exo']!r}"
+        )
+    return matching[0] if matching else None
+
+
+def to_csv(videos: Iterable[Video]) -> str:
+    """Format videos as CSV text with empty annotation columns."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["path", "view", "split", "id", "events", "pair"])
+    table.writerows(
+        [video.path.as_posix(), video.view, video.split, video.id, "", ""] for video in videos
+    )
+    return text.getvalue()
+
+
+def log_skipped(reason: str, paths: Sequence[Path]) -> None:
+    if paths:
+        more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+        LOGGER.info(f"skipped ({reason}): {', '.join(map(str, paths[:3]))}{more}")
+
+
+def video_files(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return all videos and all other files in a folder tree as sorted relative paths; ignore
+    hidden files.
+    """
+    if not folder.is_dir():
+        raise DatasetError(f"{folder}: no such folder. Pass the folder that contains the videos.")
+    files = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    visible = [path for path in files if not any(part.startswith(".") for part in path.parts)]
+    videos = [path for path in visible if path.suffix.lower() in VIDEO_SUFFIXES]
+    others = [
+        path
+        for path in visible
+        if path.suffix.lower() not in VIDEO_SUFFIXES and path.name != CSV_NAME
+    ]
+    return videos, others
+
+
+def _nearest_word(parts: Iterable[str], words: dict[str, T]) -> T | None:
+    """Return the value of the first part whose words map to exactly one value;
+
+    None if there is no such part.
+    """
+    for part in parts:
+        values = {words[word] for word in re.findall(r"[^\W\d_]+", part.lower()) if word in words}
+        if len(values) == 1:
+            return values.pop()
+    return None
+
+
+def assign_splits(videos: int, fractions: Sequence[float]) -> list[Split]:
+    """Assign each video to the split that is furthest below its target fraction; the first video
+    goes to train.
+
+    >>> assign_splits(5, (0.6, 0.2, 0.2))
+    ['train', 'val', 'train', 'test', 'train']
+    """
+    target = dict(zip(SPLITS, fractions, strict=True))
+    assigned: list[Split] = []
+    for number in range(1, videos + 1):
+        missing = {
+            split: round(target[split] * number - assigned.count(split), 9) for split in SPLITS
+        }
+        assigned.append("train" if number == 1 else max(SPLITS, key=missing.__getitem__))
+    return assigned
+
+
+def unique_ids(paths: Sequence[Path], taken: Iterable[str] = ()) -> list[str]:
+    """Derive unique ids from file stems; duplicate stems are prefixed with their folders, as in
+    "ego-001".
+    """
+    stems = Counter(_valid_id(path.stem).casefold() for path in paths)
+    ids: list[str] = []
+    used = {name.casefold() for name in taken}
+    for path in paths:
+        stem = _valid_id(path.stem)
+        name = (
+            stem if stems[stem.casefold()] == 1 else _valid_id("-".join(path.with_suffix("").parts))
+        )
+        candidates = (name if number == 1 else f"{name}-{number}" for number in count(1))
+        ids.append(next(candidate for candidate in candidates if candidate.casefold() not in used))
+        used.add(ids[-1].casefold())
+    return ids
+
+
+def _valid_id(text: str) -> str:
+    """Remove characters that are not allowed in ids, which become file names."""
+    return re.sub(r"^[\W_]+|[ .]+$", "", _NOT_IN_FILE_NAMES.sub("", text)) or "video"
