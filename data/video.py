@@ -7,7 +7,7 @@ otherwise it decodes from the beginning.
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,7 +178,7 @@ class FrameReader:
             if seek and first_time is None:
                 yield from self._segment_frames(seek=False)
                 return
-            for index, (frame, time) in enumerate(self._timed_frames(container, stream)):
+            for index, (frame, time) in enumerate(self._frames(container, stream)):
                 first_time = time if first_time is None else first_time
                 seconds = time - first_time
                 if seek and index == 0 and time > first_time + start:  # wrong keyframe index
@@ -211,20 +211,6 @@ class FrameReader:
         stream.codec_context.thread_type = "AUTO"
         self.fps = _frame_rate(stream)
 
-    def _timed_frames(
-        self, container: av.container.InputContainer, stream: av.VideoStream
-    ) -> Iterator[tuple[av.VideoFrame, float]]:
-        """Yield decoded frames and their presentation times in seconds."""
-        packet_times: deque[float] = deque()
-        for index, frame in enumerate(self._frames(container, stream, packet_times)):
-            if packet_times:
-                yield frame, packet_times.popleft()
-            # frame.time is not set for the last frames.
-            elif frame.pts is not None and stream.time_base:
-                yield frame, float(frame.pts * stream.time_base)
-            else:
-                yield frame, index / (self.fps or 1)
-
     def _range_seconds(self) -> tuple[float, float]:
         """Return the segment in seconds from the first frame of the file."""
         start, end, unit = self._segment
@@ -244,18 +230,27 @@ class FrameReader:
         return float(times[int(start)]), float(times[int(end)]) if end < len(times) else math.inf
 
     def _frames(
-        self,
-        container: av.container.InputContainer,
-        stream: av.VideoStream,
-        packet_times: deque[float],
-    ) -> Iterator[av.VideoFrame]:
-        """Yield decoded frames.
-
-        For formats without display times, append packet times in file order to the deque.
-        """
+        self, container: av.container.InputContainer, stream: av.VideoStream
+    ) -> Iterator[tuple[av.VideoFrame, float]]:
+        """Yield decoded frames and their presentation times in seconds."""
         frames = 0
+        packet_times: deque[float] = deque()  # in file order, for formats without display times
         end_seconds = 0.0
         problem = ""
+
+        def timed(decoded: Iterable[av.VideoFrame]) -> Iterator[tuple[av.VideoFrame, float]]:
+            nonlocal frames
+            for frame in decoded:
+                if packet_times:
+                    time = packet_times.popleft()
+                # frame.time is not set for the last frames.
+                elif frame.pts is not None and stream.time_base:
+                    time = float(frame.pts * stream.time_base)
+                else:
+                    time = frames / (self.fps or 1)
+                frames += 1
+                yield frame, time
+
         try:
             for packet in container.demux(stream):
                 if not packet.size:
@@ -266,23 +261,18 @@ class FrameReader:
                 if container.format.name in _FORMATS_WITHOUT_PTS and packet.dts is not None:
                     packet_times.append(float(packet.dts * packet.time_base))
                 end_seconds = max(end_seconds, _packet_end(packet))
-                for frame in packet.decode():
-                    frames += 1
-                    yield frame
+                yield from timed(packet.decode())
             problem = problem or _missing_seconds(container, stream, end_seconds)
             # In a truncated file, a lost B-frame may precede the frames that are still in the
             # decoder.
             if not (problem and stream.codec_context.has_b_frames):
-                for frame in stream.decode(None):
-                    frames += 1
-                    yield frame
+                yield from timed(stream.decode(None))
         except av.error.FFmpegError as error:
             problem = problem or str(error.strerror)
         if problem and self._policy.on_truncated == "error":
             raise VideoError(
                 f"{self._source}: truncated after {pluralize(frames, 'frame')} ({problem}). Get a "
-                "complete copy, or "
-                "use the frames before the cut with --on-truncated keep."
+                "complete copy, or use the frames before the cut with --on-truncated keep."
             )
         if not frames:
             raise VideoError(f"{self._source}: no frame could be decoded")

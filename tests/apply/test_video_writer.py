@@ -92,8 +92,8 @@ def test_each_panel_has_the_caption_of_its_frame(tmp_path):
     pixels = np.concatenate(
         [block.pixels.copy() for block in FrameReader(tmp_path / "out.mkv").blocks()]
     )
-    of_a, of_b = captions
-    assert read_captions(pixels[:, :, :WIDTH], of_a + of_b) == of_a
-    assert read_captions(pixels[:, :, WIDTH + GAP :], of_a + of_b) == [
-        of_b[frame] for frame in matched
+    captions_a, captions_b = captions
+    assert read_captions(pixels[:, :, :WIDTH], captions_a + captions_b) == captions_a
+    assert read_captions(pixels[:, :, WIDTH + GAP :], captions_a + captions_b) == [
+        captions_b[frame] for frame in matched
     ]

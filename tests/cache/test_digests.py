@@ -59,9 +59,9 @@ def test_array_digest_is_of_the_bytes_in_c_order():
 def test_weights_that_byov_did_not_write_are_accepted_without_metadata(tmp_path):
     content = save({"weight": np.ones(3)})
     (tmp_path / "model.safetensors").write_bytes(content)
-    found = check_weights(tmp_path / "model.safetensors")
-    assert (found.sealed, found.metadata, found.identity) == (False, {}, None)
-    assert found.sha256 == hashlib.sha256(content).hexdigest()
+    weights = check_weights(tmp_path / "model.safetensors")
+    assert (weights.sealed, weights.metadata, weights.identity) == (False, {}, None)
+    assert weights.sha256 == hashlib.sha256(content).hexdigest()
 
 
 @pytest.mark.parametrize(

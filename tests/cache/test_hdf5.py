@@ -51,10 +51,10 @@ def test_rows_read_back_and_bytes_do_not_depend_on_how_rows_were_appended(tmp_pa
 
 
 def test_attributes_are_stored_in_one_order_and_text_in_fixed_length(tmp_path):
-    one = write(tmp_path / "a.h5", rows_of(3))
+    first = write(tmp_path / "a.h5", rows_of(3))
     other = write(tmp_path / "b.h5", rows_of(3), attributes=dict(reversed(ATTRIBUTES.items())))
-    assert one.read_bytes() == other.read_bytes()
-    with h5py.File(one, "r") as file:
+    assert first.read_bytes() == other.read_bytes()
+    with h5py.File(first, "r") as file:
         for name in ("text", "empty"):
             # Damaged variable-length strings crash HDF5.
             assert file.attrs.get_id(name).dtype.kind == "S"

@@ -135,10 +135,10 @@ def pairs(read, tmp_path):
     ],
 )
 def test_pairs(lines, paired, pairs):
-    found = pairs(*lines)
+    pair_of = pairs(*lines)
     groups = {
-        " ".join(sorted(video for video in found if found[video] == pair))
-        for pair in found.values()
+        " ".join(sorted(video for video in pair_of if pair_of[video] == pair))
+        for pair in pair_of.values()
     }
     assert sorted(groups) == paired
     assert pairs(*lines, columns=COLUMNS[:-1]) == {}  # older releases have no partner column

@@ -283,8 +283,8 @@ def test_skipped_files_are_logged(listing, caplog):
 
 def test_views_from_patterns(listing):
     names = ("cam_wrist/1.mp4", "cam_front/1.mp4", "other/1.mp4")
-    found = listing(*names, patterns={"ego": "*Wrist*", "exo": "*front/*"})
-    assert [(str(video.path), video.view, video.id) for video in found] == [
+    videos = listing(*names, patterns={"ego": "*Wrist*", "exo": "*front/*"})
+    assert [(str(video.path), video.view, video.id) for video in videos] == [
         ("cam_wrist/1.mp4", "ego", "cam_wrist-1"),
         ("cam_front/1.mp4", "exo", "cam_front-1"),
     ]

@@ -405,9 +405,9 @@ def test_segments_are_decoded_from_a_keyframe_nearby(tmp_path, monkeypatch):
     frames = FrameReader._frames
 
     def watch(*arguments):
-        for frame in frames(*arguments):
-            decoded.append(frame.pts)
-            yield frame
+        for frame, seconds in frames(*arguments):
+            decoded.append(seconds)
+            yield frame, seconds
 
     monkeypatch.setattr(FrameReader, "_frames", watch)
     for unit, scale in (("s", 1.0), ("f", 10.0)):
