@@ -124,7 +124,6 @@ def _embeddings_digest(reader: EmbeddingReader, scope: Scope) -> str:
     """Return one digest for all embeddings that may be scored; raise StaleError if a file is out of
     date.
     """
-    column: str = getattr(reader, "column", "embedding")
     files = {
         reader.path(segment): segment
         for split, protocol in product(("train", scope.split), PROTOCOLS)
@@ -133,9 +132,8 @@ def _embeddings_digest(reader: EmbeddingReader, scope: Scope) -> str:
     digests = []
     for path, segment in files.items():
         if path is not None and path.is_file():
-            if isinstance(reader, RunEmbeddings):
-                reader.check(segment)
-            digests.append((segment.name, read_digest(path, column)))
+            reader.check(segment)
+            digests.append((segment.name, read_digest(path, reader.column)))
     return json_sha256([reader.name, digests])
 
 
@@ -225,8 +223,8 @@ def compare(
     Args:
         readers: Embeddings to score.
         scope: Split, protocols, tasks and options.
-        skip_missing: Skip protocols, other than standard, for which a run lacks current embeddings,
-            instead of raising an error.
+        skip_missing: Skip protocols, other than standard, for which a reader lacks current
+            embeddings, instead of raising an error.
         workers: Number of readers to score in parallel, in processes of their own if above 1; see
             `rows_at_once`.
         progress: Progress reporter, updated after each reader.
@@ -369,13 +367,11 @@ def compare_file(
 def _available_protocols(
     scope: Scope, readers: Sequence[EmbeddingReader], skip_missing: bool
 ) -> tuple[Protocol, ...]:
-    """Return the protocols that all runs have current embeddings for; raise if one is missing and
-    may not be skipped.
+    """Return the protocols that all required readers have current embeddings for; raise if one is
+    missing and may not be skipped.
     """
     protocols = list(scope.protocols)
-    for reader in readers:
-        if not isinstance(reader, RunEmbeddings) or reader.untrained:
-            continue
+    for reader in (reader for reader in readers if not reader.optional):
         if any(task.needs_training for task in find_tasks(scope.tasks)):
             reader.check_files("train")
         for protocol in tuple(protocols):

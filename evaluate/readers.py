@@ -46,6 +46,7 @@ class EmbeddingReader(ABC):
     """
 
     name: str  # name of the table row
+    column: str = "embedding"  # array in the files
     kind: Kind
     manifest: Manifest
     remedy: str = ""  # advice at the end of errors about missing or stale files
@@ -118,6 +119,18 @@ class EmbeddingReader(ABC):
             None if means else _reference_progress(wanted, self.manifest),
         )
 
+    def check_files(self, split: str, protocol: Protocol = "standard") -> None:
+        """Raise EvaluationError if a video in the split has no embeddings, or StaleError if they
+        are out of date.
+        """
+        wanted = segments(self.manifest, split, protocol)
+        self.require_files(wanted, split)
+        for segment in wanted:
+            self.check(segment)
+
+    def check(self, _segment: Segment, /) -> None:  # noqa: B027, most embeddings cannot be stale
+        """Raise StaleError if the embeddings of a segment are out of date."""
+
     def require_files(self, wanted: Sequence[Segment], split: str) -> None:
         """Raise EvaluationError if the file of any segment is missing."""
         paths = {segment.name: self.path(segment) for segment in wanted}
@@ -161,25 +174,12 @@ class RunEmbeddings(EmbeddingReader):
         self._checked: dict[Path, EmbeddingProvenance] = {}
         self._features_sha256: dict[tuple[str, str], str] = {}
 
-    def check_files(self, split: str, protocol: Protocol = "standard") -> None:
-        """Raise EvaluationError if a video in the split has no embeddings, or StaleError if they
-        are out of date.
-        """
-        wanted = segments(self.manifest, split, protocol)
-        self.require_files(wanted, split)
-        for segment in wanted:
-            self.check(segment)
-
-    def check(self, segment: Segment) -> EmbeddingProvenance:
-        """Return the provenance of a segment's embeddings; raise StaleError if they are out of
-        date.
-        """
+    def check(self, segment: Segment, /) -> None:
         path = self.path(segment)
         if path not in self._checked:
             self._checked[path] = check_current(
                 path, self.run, self._features_dir, self.model_sha256
             )
-        return self._checked[path]
 
     def path(self, segment: Segment) -> Path:
         folder = embeddings_folder(self.run.folder, segment.protocol, untrained=self.untrained)
@@ -187,7 +187,8 @@ class RunEmbeddings(EmbeddingReader):
 
     def rows(self, segment: Segment) -> NDArray[np.float32]:
         path = self.path(segment)
-        source = self.check(segment)
+        self.check(segment)
+        source = self._checked[path]
         embedding: NDArray[np.float32] = read_array(path, "embedding", remedy=EMBED_AGAIN)
         if len(embedding) != len(segment):
             raise EvaluationError(

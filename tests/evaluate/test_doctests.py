@@ -3,7 +3,7 @@ from importlib import import_module
 
 import pytest
 
-MODULES = ("classification", "frames", "kendalls_tau", "online", "progression", "retrieval")
+MODULES = ("classification", "frames", "kendalls_tau", "progress_error", "progression", "retrieval")
 
 
 @pytest.mark.parametrize("name", MODULES)
