@@ -230,11 +230,11 @@ class MethodConfig(Record):
 class RunConfig(Record):
     """All settings that, together with the features, determine the results of a run."""
 
-    method: SerializeAsAny[MethodConfig]
     sampling: SamplingConfig
     optimizer: OptimizerConfig
     selection: SelectionConfig
     seed: int = Field(0, ge=0, lt=2**63, description="Random seed.")
+    method: SerializeAsAny[MethodConfig]
 
     @model_validator(mode="after")
     def _sampling_suits_the_method(self) -> Self:

@@ -3,6 +3,7 @@
 Two videos should align in order, and align worse if one of them is reversed.
 """
 
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -90,24 +91,18 @@ class Ae2Alignment(PairMethod):
         self.contrastive = contrastive
         self.subset = subset
         self.halves = halves
-        self.reversed_weight = reversed_weight
-        self.margin = margin
-        self.gamma = gamma
-        self.temperature = temperature
+        self.losses = partial(
+            ae2_losses,
+            hinge_weight=reversed_weight,
+            margin=margin,
+            gamma=gamma,
+            temperature=temperature,
+        )
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
         (first, second) = self.backbone(clips, generator)
-        alignment, hinge = ae2_losses(
-            first,
-            second,
-            clips[0].padding,
-            clips[1].padding,
-            self.draw_subsets(clips, generator) if self.contrastive else None,
-            hinge_weight=self.reversed_weight,
-            margin=self.margin,
-            gamma=self.gamma,
-            temperature=self.temperature,
-        )
+        subsets = self.draw_subsets(clips, generator) if self.contrastive else None
+        alignment, hinge = self.losses(first, second, clips[0].padding, clips[1].padding, subsets)
         return {"loss": alignment + hinge, "alignment": alignment, "reversed": hinge}
 
     def draw_subsets(self, clips: Batch, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -3,6 +3,7 @@ are in time.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from math import ceil, log
 from typing import Any, ClassVar, Literal
 
@@ -69,8 +70,7 @@ class Carl(BackboneMethod):
         **options: Any,
     ) -> None:
         super().__init__(width, latent=latent, **options)
-        self.variance = variance
-        self.temperature = temperature
+        self.loss = partial(sequence_contrastive_loss, variance=variance, temperature=temperature)
         self.feature_dropout = feature_dropout
         self.projection = build_projection(latent)
 
@@ -87,10 +87,7 @@ class Carl(BackboneMethod):
         z = torch.stack(F.normalize(at_least_float32(projected), dim=-1).chunk(2))  # (2, B, T, D)
         frames = torch.stack([clip.frame for clip in clips])
         padding = torch.stack([clip.padding for clip in clips])
-        loss = sequence_contrastive_loss(
-            z, frames, padding, variance=self.variance, temperature=self.temperature
-        )
-        return {"loss": loss}
+        return {"loss": self.loss(z, frames, padding)}
 
 
 def build_projection(width: int) -> nn.Module:

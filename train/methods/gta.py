@@ -2,6 +2,7 @@
 cycle-consistency loss.
 """
 
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -55,20 +56,14 @@ class Gta(PairMethod):
     ) -> None:
         super().__init__(width, **options)
         self.unit_norm = not unnormalized
-        self.temperature = temperature
-        self.gamma = gamma
+        scale = UNNORMALIZED_SCALE if unnormalized else 1.0
+        self.losses = partial(gta_losses, gamma=gamma, temperature=temperature, scale=scale)
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
         z = self.backbone(clips, generator)
         if self.unit_norm:
             z = [F.normalize(at_least_float32(latents), dim=-1) for latents in z]
-        cycle, alignment = gta_losses(
-            *z,
-            *(clip.padding for clip in clips),
-            gamma=self.gamma,
-            temperature=self.temperature,
-            scale=1.0 if self.unit_norm else UNNORMALIZED_SCALE,
-        )
+        cycle, alignment = self.losses(*z, *(clip.padding for clip in clips))
         return {"loss": cycle + alignment, "cycle": cycle, "alignment": alignment}
 
 

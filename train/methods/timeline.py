@@ -6,6 +6,7 @@ position in the clip. A second term, CARL's loss, compares two parts of the same
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -167,9 +168,10 @@ class Timeline(BackboneMethod):
         self.clips = clips
         self.whole = whole
         self.standardizes_online = online and self.standardization == "video"
-        self.sigma = sigma
-        self.variance = variance
-        self.temperature = temperature
+        self.label_losses = partial(timeline_losses, sigma=sigma, temperature=temperature)
+        self.intra_loss = partial(
+            sequence_contrastive_loss, variance=variance, temperature=temperature
+        )
         self.feature_dropout = feature_dropout
         self.projection = build_projection(latent)
         self.progress: Tensor
@@ -221,15 +223,11 @@ class Timeline(BackboneMethod):
             [self.progress[clip.video[:, None], clip.frame] for clip in clips], dim=1
         )
         z = F.normalize(latents, dim=-1)
-        each, every = timeline_losses(
-            z, progress, padding, sigma=self.sigma, temperature=self.temperature
-        )
+        each, every = self.label_losses(z, progress, padding)
         projected = F.normalize(self.projection(latents.flatten(0, 2)).view(latents.shape), dim=-1)
         # Clips c and c + C/2 come from the same video.
         parts = (torch.stack(x.chunk(2, dim=1)).flatten(1, 2) for x in (projected, frames, padding))
-        intra = sequence_contrastive_loss(
-            *parts, variance=self.variance, temperature=self.temperature
-        )
+        intra = self.intra_loss(*parts)
         loss = self.label_weight * (each + every) + self.intra_weight * intra
         return {"loss": loss, "each": each, "all": every, "intra": intra}
 
