@@ -108,21 +108,19 @@ def _panel(name: str) -> str | None:
 def _defaults(name: str) -> str:
     """Describe the defaults of a setting, such as "1; carl, timeline: 4"."""
     methods = methods_with(name)
-    usual = {method: config_class(method).defaults("", {})[name] for method in methods}
-    presets = [
-        *ByovConfig.RECIPES.items(),
-        *ByovConfig.SIZES.items(),
-        *train_config.DATASETS.items(),
+    usual = {method: config_class(method).defaults("", {}) for method in methods}
+    presets = [*usual.items(), *ByovConfig.RECIPES.items(), *ByovConfig.SIZES.items()]
+    presets += train_config.DATASETS.items()
+    presets += [
+        (dataset if len(methods) == 1 else f"{method} on {dataset}", values)
+        for method in methods
+        for dataset, values in config_class(method).DATASETS.items()
+        if values.get(name) != usual[method][name]
     ]
-    for method in methods:
-        for dataset, values in config_class(method).DATASETS.items():
-            if values.get(name) != usual[method]:
-                presets.append((dataset if len(methods) == 1 else f"{method} on {dataset}", values))
-    defaults = [*usual.items()]
-    defaults += [(preset, values[name]) for preset, values in presets if name in values]
     users: dict[str, list[str]] = {}
-    for user, value in defaults:
-        users.setdefault(value_text(value), []).append(user)
+    for user, values in presets:
+        if name in values:
+            users.setdefault(value_text(values[name]), []).append(user)
     (most_common, _), *others = users.items()
     return "; ".join([most_common, *(f"{', '.join(names)}: {text}" for text, names in others)])
 
