@@ -131,6 +131,9 @@ def load_encoder(
 
     Code that comes with a model is never run. Download bars are shown unless `progress` is
     NO_PROGRESS.
+
+    >>> load_encoder("random/tiny", device="cpu").preprocessing.size
+    128
     """
     name = parse_encoder(name) if isinstance(name, str) else name
     LOGGER.info(f"loading the encoder {name.id}")

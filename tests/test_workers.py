@@ -52,6 +52,7 @@ def workers(request, tmp_path, monkeypatch):
         return
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # short enough for Ray's sockets
     monkeypatch.setenv("RAY_TMPDIR", str(folder))
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", "a" * 32)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # of the workers
     handler = signal.getsignal(signal.SIGTERM)
