@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from byov.extract.encoders import load_encoder
     from byov.extract.extraction import extract_features, extract_plan
     from byov.extract.results import ExtractedFeatures
-    from byov.report.write import Report, write_report
+    from byov.report.write import write_report
 
     __version__: str
 
@@ -34,7 +34,6 @@ __all__ = [
     "EvaluationOptions",
     "ExtractedFeatures",
     "Interrupted",
-    "Report",
     "Run",
     "VideoArrays",
     "__version__",
@@ -63,7 +62,7 @@ _NAMES = {
     "byov.extract.encoders": ("load_encoder",),
     "byov.extract.extraction": ("extract_features", "extract_plan"),
     "byov.extract.results": ("ExtractedFeatures",),
-    "byov.report.write": ("Report", "write_report"),
+    "byov.report.write": ("write_report",),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 

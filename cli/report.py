@@ -88,7 +88,8 @@ def report(
         features_dir=features_dir,
         progress=PROGRESS,
     )
-    content, figure_paths = interruptible(write)
+    content = interruptible(write)
+    figure_paths = [path for path in figure_files(figures) if path.exists()] if figures else []
     _note_missing(content)
     size = page.stat().st_size
     if as_json:

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from byov.cache.atomic import write_text
 from byov.cache.runs import choose_run, read_run
@@ -14,13 +13,6 @@ from byov.report.collect import collect
 from byov.report.content import Content
 from byov.report.figures import write_figures
 from byov.report.page.render import render_page
-
-
-class Report(NamedTuple):
-    """Contents of a report that was written, and the paths of its figures."""
-
-    content: Content
-    figures: list[Path]
 
 
 def write_report(
@@ -36,8 +28,8 @@ def write_report(
     runs_dir: Folder = None,
     features_dir: Folder = None,
     progress: Progress = NO_PROGRESS,
-) -> Report:
-    """Write a report of a run to one HTML file.
+) -> Content:
+    """Write a report of a run to one HTML file, and return its contents.
 
     Args:
         page: Path of the HTML file.
@@ -65,4 +57,6 @@ def write_report(
         progress=progress,
     )
     write_text(Path(page), render_page(content))
-    return Report(content, write_figures(content, Path(figures), progress) if figures else [])
+    if figures is not None:
+        write_figures(content, Path(figures), progress)
+    return content

@@ -1,9 +1,8 @@
 """Results of a sweep: baselines, and means over seeds and datasets."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from byov.evaluate.frames import Score
 from byov.evaluate.protocols import Protocol
@@ -90,9 +89,7 @@ def sweep_results(
         name: dict(sum((Counter(each.counts[name]) for each in by_dataset), Counter[str]()))
         for name in scope.protocols
     }
-    baselines = _means_over_datasets(
-        [result.baselines.get(each.title, []) for each in by_dataset], lambda row: row.name
-    )
+    baselines = _means_over_datasets([result.baselines.get(each.title, []) for each in by_dataset])
     rows = _table_rows(scope, baselines, _groups_over_datasets(groups_of_datasets))
     return [Results(f"Mean of {len(by_dataset)} datasets", scope, rows, counts), *by_dataset]
 
@@ -163,8 +160,8 @@ def _groups_over_datasets(groups_of_datasets: Sequence[Sequence[RowGroup]]) -> l
             times_used[group.run.title] += 1
     averaged = []
     for (title, _), same in same_title.items():
-        trained = _means_over_datasets([group.trained for group in same], _seed)
-        untrained = _means_over_datasets([group.untrained for group in same], _seed)
+        trained = _means_over_datasets([group.trained for group in same])
+        untrained = _means_over_datasets([group.untrained for group in same])
         is_partial = len(same) < len(groups_of_datasets)
         missing = f", {len(same)} of {len(groups_of_datasets)} datasets" * is_partial
         if trained:
@@ -172,17 +169,14 @@ def _groups_over_datasets(groups_of_datasets: Sequence[Sequence[RowGroup]]) -> l
     return averaged
 
 
-def _seed(row: Row) -> Any:
-    return row.origin["seed"]
-
-
-def _means_over_datasets(
-    rows_of_datasets: Sequence[Sequence[Rows]], key: Callable[[Row], Any]
-) -> list[Rows]:
-    """Average rows with the same key over datasets, without standard deviations, which are over
-    seeds.
+def _means_over_datasets(rows_of_datasets: Sequence[Sequence[Rows]]) -> list[Rows]:
+    """Average runs with the same seed, or baselines with the same name, over datasets, without
+    standard deviations, which are over seeds.
     """
-    by_key = [{key(first_row(rows)): rows for rows in dataset} for dataset in rows_of_datasets]
+    by_key = [
+        {first_row(rows).origin.get("seed", first_row(rows).name): rows for rows in dataset}
+        for dataset in rows_of_datasets
+    ]
     averaged = []
     for value, first in by_key[0].items():
         if not all(value in dataset for dataset in by_key):
