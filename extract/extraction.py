@@ -134,17 +134,26 @@ def extract_plan(
     remove_abandoned(plan.folder.parent)
     for line in plan.reasons():
         LOGGER.info(line)
-    progress = Stoppable(progress, stop)
     if not jobs:
         return record_results(plan, [], 0.0)
-    if cluster is not None:
-        return record_results(plan, *_extract_on_cluster(plan, jobs, cluster, progress, stop))
+    if cluster is None:
+        outcomes, seconds = _extract_here(plan, jobs, progress, stop)
+    else:
+        outcomes, seconds = _extract_on_cluster(plan, jobs, cluster, progress, stop)
+    return record_results(plan, outcomes, seconds)
+
+
+def _extract_here(
+    plan: Plan, jobs: Sequence[Job], progress: Progress, stop: Stop
+) -> tuple[list[VideoOutcome], float]:
+    """Extract videos in this process; return the outcomes and the time in seconds."""
     encoder = _load(plan.encoder, plan.options, progress)
     plan.refuse_other_identity(feature_provenance(encoder).identity())
-    return record_results(
-        plan,
-        *_collect(lambda frames: Pipeline(encoder, plan.options, frames).run(jobs), jobs, progress),
-    )
+
+    def extract(frames: Bar) -> Generator[VideoOutcome, None, None]:
+        return Pipeline(encoder, plan.options, frames).run(jobs)
+
+    return _collect(extract, jobs, Stoppable(progress, stop))
 
 
 def _collect(
@@ -218,7 +227,8 @@ def _extract_on_cluster(
                 ExtractVideos(name, options, identity, tuple(chunk))
                 for chunk in split_jobs(jobs, workers.count)
             ]
-            return _collect(partial(_extract_chunks, workers, chunks, stop), jobs, progress)
+            extract = partial(_extract_chunks, workers, chunks, stop)
+            return _collect(extract, jobs, Stoppable(progress, stop))
     finally:
         remove_abandoned(plan.folder.parent)  # files of killed workers
 
