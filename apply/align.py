@@ -195,6 +195,11 @@ def align_videos(
 
     `events` are times in A, in seconds; `options` are passed to `Run.embed_video`. "dtw" finds a
     monotonic alignment of the whole videos; "nearest" matches each frame of A independently.
+
+    >>> a, b = (Path(f"datasets/demo/test/{view}/test_{view}_00.mp4") for view in ("ego", "exo"))
+    >>> aligned = align_videos(byov.load_run("demo-byov"), a, b)
+    >>> len(aligned.frames) == len(aligned.a.embedding)
+    True
     """
     in_a, in_b = (run.embed_video(path, **options) for path in (a, b))
     nearest_in_b = nearest(in_a.embedding, in_b.embedding)

@@ -66,6 +66,10 @@ def export_run(run: Run, path: Path, encoder_path: Path | None = None) -> dict[P
 
     Raises:
         ApplyError: If a model cannot be exported, or the difference is too large.
+
+    >>> run = byov.load_run("demo-byov", device="cpu")
+    >>> export_run(run, Path("demo-byov.pt2"))[Path("demo-byov.pt2")] < 1e-4
+    True
     """
     for file in filter(None, (path, encoder_path)):
         _check_format(file)

@@ -151,21 +151,13 @@ class WeightsFile:
         """Whether the file contains its own digest, as all files written by byov do."""
         return bool(self.metadata)
 
-    @property
-    def identity(self) -> str | None:
-        """Identity of the run that wrote the file."""
-        return self.metadata.get("identity")
 
-    @property
-    def origin(self) -> str:
-        """Origin of the file for error messages, such as "method byov, seed 0, step 40"."""
-        if not self.sealed:
-            return "not written by byov"
-        return ", ".join(f"{key} {self.metadata.get(key)}" for key in ("method", "seed", "step"))
+def check_weights(path: Path, run: Mapping[str, Any] | None = None) -> WeightsFile:
+    """Verify the digest of a safetensors file without loading its tensors.
 
-
-def check_weights(path: Path) -> WeightsFile:
-    """Verify the digest of a safetensors file without loading its tensors."""
+    Raises CacheError if the file is damaged, or if byov wrote it for a run whose "identity" differs
+    from that of `run`.
+    """
     try:
         if path.exists() and not path.is_file():  # a device such as /dev/zero, which has no end
             raise ValueError("not a regular file")
@@ -183,4 +175,7 @@ def check_weights(path: Path) -> WeightsFile:
         raise CacheError(f"{path}: {error}") from None
     except (OSError, AttributeError, TypeError, ValueError, RecursionError) as error:
         raise CacheError(f"{path}: not readable ({error})") from error
+    if run is not None and metadata and metadata.get("identity") != run.get("identity"):
+        origin = ", ".join(f"{key} {metadata.get(key)}" for key in ("method", "seed", "step"))
+        raise CacheError(f"{path} belongs to another run ({origin})")
     return WeightsFile(hashlib.sha256(content).hexdigest(), metadata)

@@ -216,13 +216,9 @@ def check_model(
         finish = f"finish the run with byov-train --run {run.name} --resume"
         raise CacheError(f"{path}: no model yet; {BEING_TRAINED if is_training(run) else finish}")
     try:
-        weights = digests.check_weights(path)
+        weights = digests.check_weights(path, training)
     except CacheError as error:
         raise CacheError(f"{error}; restore it from a copy, or train the run again") from None
-    if weights.sealed and weights.identity != training.get("identity"):
-        raise CacheError(
-            f"{path}: a model of another run ({weights.origin}); restore the run's own model"
-        )
     recorded = _recorded_digest(training, name)
     if recorded not in (None, weights.sha256):
         raise CacheError(

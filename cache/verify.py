@@ -204,10 +204,9 @@ def _verify_models(run: RunRecord) -> Iterator[Checked]:
             return runs.check_file(path, run.training)
         if path.name in remedies:
             return runs.check_model(run.folder, run.training, path.name).sealed
-        weights = check_weights(path)
-        if weights.identity != run.training.get("identity"):
-            raise CacheError(f"{path}: a checkpoint of another run ({weights.origin})")
-        return weights.sealed
+        if not check_weights(path, run.training).sealed:
+            raise CacheError(f"{path}: without a digest, so it was damaged or not written by byov")
+        return True
 
     for name, remedy in remedies.items():
         if (run.folder / name).exists() or (name == MODEL_NAME and FILES_KEY in run.training):

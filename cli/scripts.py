@@ -1,5 +1,6 @@
 """Entry points of the console scripts."""
 
+import signal
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -12,6 +13,8 @@ def _script(module: str) -> Callable[[], None]:
     """
 
     def main() -> None:
+        # In scripts, background jobs ignore SIGINT by default.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             command = import_module(f"byov.cli.{module}").main
         except KeyboardInterrupt:

@@ -72,9 +72,7 @@ def load_checkpoint(
     paths = checkpoints(folder)
     for path in paths:
         try:
-            file = check_weights(path)
-            if file.identity != metadata.get("identity"):
-                raise TrainError(f"{path} belongs to another run ({file.origin})")
+            file = check_weights(path, metadata)
             state = TrainingState.model_validate(file.metadata.get("state"))
             if path != _path(folder, state.step):
                 raise TrainError(f"{path} contains a checkpoint of step {state.step}")
