@@ -144,12 +144,7 @@ class WeightsFile:
     """Digest and metadata of a verified safetensors file."""
 
     sha256: str
-    metadata: dict[str, Any]  # run identity, method, seed and step; empty if byov did not write it
-
-    @property
-    def sealed(self) -> bool:
-        """Whether the file contains its own digest, as all files written by byov do."""
-        return bool(self.metadata)
+    metadata: dict[str, Any]  # run identity, method, seed and step; empty without a digest
 
 
 def check_weights(path: Path, run: Mapping[str, Any] | None = None) -> WeightsFile:

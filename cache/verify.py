@@ -203,8 +203,8 @@ def _verify_models(run: RunRecord) -> Iterator[Checked]:
         if path.name == METRICS_NAME:
             return runs.check_file(path, run.training)
         if path.name in remedies:
-            return runs.check_model(run.folder, run.training, path.name).sealed
-        if not check_weights(path, run.training).sealed:
+            return bool(runs.check_model(run.folder, run.training, path.name).metadata)
+        if not check_weights(path, run.training).metadata:
             raise CacheError(f"{path}: without a digest, so it was damaged or not written by byov")
         return True
 

@@ -76,8 +76,10 @@ def deferred_stop() -> Iterator[StopRequest]:
         raise Stopped(request.signal_number)
 
 
-def run_in_thread(work: Callable[[], T]) -> T:
+def interruptible(work: Callable[[], T], message: str = "interrupted") -> T:
     """Run `work` in another thread and return its result.
+
+    On a signal, print the message and end the process at once.
 
     The main thread stays free to handle signals, which Python defers during a long call into
     PyTorch or FFmpeg.
@@ -97,21 +99,16 @@ def run_in_thread(work: Callable[[], T]) -> T:
     # locks broken.
     running = _thread.allocate_lock()
     running.acquire()
-    _thread.start_new_thread(target, ())
-    while not running.acquire(timeout=0.1):
-        pass
-    if errors:
-        raise errors[0]
-    return results[0]
-
-
-def interruptible(work: Callable[[], T], message: str = "interrupted") -> T:
-    """Run `work` in a thread; on a signal, print the message and end the process at once."""
     try:
-        return run_in_thread(work)
+        _thread.start_new_thread(target, ())
+        while not running.acquire(timeout=0.1):
+            pass
     except Stopped as stopped:
         note(message)
         exit_now(stopped.exit_code)
+    if errors:
+        raise errors[0]
+    return results[0]
 
 
 def run_stoppable(work: Callable[[Stop], T], message: str) -> T:

@@ -43,6 +43,9 @@ def write_report(
         runs_dir: Folder that contains the runs. Default: BYOV_RUNS, else runs/.
         features_dir: Folder of the feature cache. Default: BYOV_FEATURES, else features/.
         progress: Receives progress updates.
+
+    >>> write_report("report.html", "demo-byov").split
+    'test'
     """
     runs = runs_folder(runs_dir)
     content = collect(

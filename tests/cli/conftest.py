@@ -14,7 +14,7 @@ SCRIPTS = {
 APP = """
 import os, signal, sys
 from byov.cli.app import App
-from byov.cli.signals import run_in_thread
+from byov.cli.signals import interruptible
 app = App()
 
 @app.command()

@@ -5,25 +5,25 @@ import threading
 import pytest
 from tests.cli.conftest import SCRIPTS
 
-from byov.cli.signals import deferred_stop, run_in_thread
+from byov.cli.signals import deferred_stop, interruptible
 
 signals = pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 
 
-def test_run_in_thread_returns_the_result_or_raises_the_error():
-    assert run_in_thread(threading.current_thread) is not threading.main_thread()
+def test_interruptible_returns_the_result_or_raises_the_error():
+    assert interruptible(threading.current_thread) is not threading.main_thread()
     error = SystemExit(3)
 
     def work():
         raise error
 
     with pytest.raises(SystemExit) as caught:
-        run_in_thread(work)
+        interruptible(work)
     assert caught.value is error
 
 
 @signals
-@pytest.mark.parametrize("wait", ["sys.stdin.readline()", "run_in_thread(lambda: os.read(0, 1))"])
+@pytest.mark.parametrize("wait", ["sys.stdin.readline()", "interruptible(lambda: os.read(0, 1))"])
 def test_signal_ends_a_command_with_one_line(start_command, number, code, wait):
     process = start_command(f"print('ready', flush=True); {wait}; print('not reached')")
     process.send_signal(number)
