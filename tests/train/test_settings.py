@@ -144,6 +144,13 @@ def test_every_method_describes_itself():
         assert config_class(name).summary.endswith(".")
 
 
+def test_defaults_are_defaults_of_settings():
+    for name in METHODS:
+        cls = config_class(name)
+        for values in (cls.TRAINING, *cls.DATASETS.values()):
+            assert values.keys() <= cls.settings().keys()
+
+
 def test_options_and_their_methods():
     assert (option_name("batch_size"), option_name("self_view")) == ("batch-size", "self")
     assert methods_with("lr") == list(METHODS)
