@@ -23,17 +23,14 @@ MEANS = "mean ± sample standard deviation over runs"
 PROTOCOL_NOTES = {
     "trimmed": (
         "trimmed: each video is replaced by two sub-clips of 30 to 60% of its length, embedded "
-        "separately; "
-        "progression and Time only are relative to the sub-clip; sub-clips of one video are not "
-        "matched with each other"
+        "separately; progression and Time only are relative to the sub-clip; sub-clips of one "
+        "video are not matched with each other"
     ),
     "online": (
         f"online: {PREFIXES_PER_VIDEO} frames of each video, each embedded from the frames up to "
-        "it; classifiers "
-        "and progress predictors use whole training videos, and Time only is the elapsed time / "
-        "their mean duration; "
-        "features with merged tokens (STM) compare neighboring frames and are available one frame "
-        "late"
+        "it; classifiers and progress predictors use whole training videos, and Time only is the "
+        "elapsed time / their mean duration; features with merged tokens (STM) compare "
+        "neighboring frames and are available one frame late"
     ),
 }
 STANDARDIZED = (
