@@ -36,7 +36,6 @@ from byov.progress import NO_PROGRESS
 from byov.text import pluralize
 from byov.train import config as train_config
 from byov.train.distributed import SINGLE_PROCESS, init_processes
-from byov.train.methods.byov import ByovConfig
 from byov.train.registry import METHODS, all_settings, config_class, methods_with, option_name
 from byov.train.runs import Execution, embed_run, resume_run, start_run
 
@@ -109,7 +108,10 @@ def _defaults(name: str) -> str:
     """Describe the defaults of a setting, such as "1; carl, timeline: 4"."""
     methods = methods_with(name)
     usual = {method: config_class(method).defaults("", {}) for method in methods}
-    presets = [*usual.items(), *ByovConfig.RECIPES.items(), *ByovConfig.SIZES.items()]
+    presets = list(usual.items())
+    for method in METHODS:
+        for choices in config_class(method).PRESETS.values():
+            presets += choices.items()
     presets += train_config.DATASETS.items()
     presets += [
         (dataset if len(methods) == 1 else f"{method} on {dataset}", values)

@@ -172,6 +172,9 @@ class MethodConfig(Record):
     # Defaults of sampling, optimizer and selection settings; and dataset -> {setting: default}.
     TRAINING: ClassVar[dict[str, Any]] = {}
     DATASETS: ClassVar[dict[str, dict[str, Any]]] = {}
+    # Option -> {value: {setting: default}}, for options that only choose the defaults of others.
+    # The defaults of the first of these options take precedence.
+    PRESETS: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {}
 
     @property
     def label(self) -> str:
@@ -191,7 +194,7 @@ class MethodConfig(Record):
 
     @classmethod
     def variant_defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG003
-        """Return defaults that depend on the given settings, such as those of a recipe."""
+        """Return defaults that depend on several of the given settings."""
         return {}
 
     @classmethod
@@ -200,6 +203,8 @@ class MethodConfig(Record):
         usual = {name: field.default for name, field in cls.settings().items()}
         usual |= cls.TRAINING
         usual |= DATASETS.get(dataset, {}) | cls.DATASETS.get(dataset, {})
+        for option, presets in reversed(cls.PRESETS.items()):
+            usual |= presets.get(given.get(option, usual[option]), {})
         usual |= cls.variant_defaults(given)
         if "epochs" in given:  # replaces the number of steps
             usual["steps"] = None
@@ -219,12 +224,9 @@ class MethodConfig(Record):
     def check_sampling(self, sampling: SamplingConfig) -> None:
         """Raise ValueError if the method cannot be trained on such clips."""
 
-    def options(self) -> dict[str, Any]:
-        return {name: value for name, value in self if name != "name"}
-
     def arguments(self) -> dict[str, Any]:
-        """Return the keyword arguments of the model, which are all options by default."""
-        return self.options()
+        """Return the keyword arguments of the model."""
+        return {name: value for name, value in self if name not in ("name", *self.PRESETS)}
 
 
 class RunConfig(Record):
@@ -252,7 +254,9 @@ class RunConfig(Record):
     def flat(self) -> dict[str, Any]:
         """Return all settings in one dict, by the names of their options."""
         settings = dict(self.sampling) | dict(self.optimizer) | dict(self.selection)
-        return settings | {"method": self.method.name, "seed": self.seed} | self.method.options()
+        settings |= {"method": self.method.name, "seed": self.seed} | dict(self.method)
+        del settings["name"]
+        return settings
 
     def with_optimizer(self, **changes: Any) -> Self:
         """Return a copy with changed optimizer settings."""

@@ -470,6 +470,6 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _write_config(job: _Job) -> None:
     """Write config.json and the model card."""
-    job.model.describe(job.config, job.record)
-    write_text(job.folder / runs.CONFIG_NAME, seal_json(job.model.saved_config()).decode())
+    contents = job.model.describe(job.config, job.record)
+    write_text(job.folder / runs.CONFIG_NAME, seal_json(contents).decode())
     write_text(job.folder / "README.md", str(job.model.generate_model_card()))

@@ -119,21 +119,21 @@ class Method(
             self.register_buffer("feature_mean", torch.zeros(width))
             self.register_buffer("feature_deviation", torch.ones(width))
 
-    def describe(self, config: RunConfig, record: Mapping[str, Any] | None = None) -> None:
-        """Set what is saved with the model: its settings, and a record of the training run.
+    def describe(
+        self, config: RunConfig, record: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Set what is saved with the model, its settings and a record of the training run, and
+        return it: the contents of config.json.
 
         Raises:
             SettingsError: If the width of the features is not supported.
         """
         self.config = config
         self.record = dict(record or {})
-        self._hub_mixin_config = self.saved_config()
-
-    def saved_config(self) -> dict[str, Any]:
-        """Return the contents of config.json."""
-        settings = self.config.model_dump(mode="json")
+        settings = config.model_dump(mode="json")
         saved = checked(SavedModel, width=self.width, settings=settings, training=self.record)
-        return saved.model_dump()
+        self._hub_mixin_config = saved.model_dump()
+        return self._hub_mixin_config
 
     def generate_model_card(self, *_: Any, **__: Any) -> ModelCard:
         facts = {name: self.record[name] for name in CARD_FACTS if name in self.record}

@@ -3,7 +3,7 @@
 Equation numbers refer to the paper. X denotes frame features, Z latents and Y reconstructions.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -124,6 +124,7 @@ class ByovConfig(EncoderConfig, MethodConfig):
         }
         | {"steps": 1500, "batch_size": 4, "lr": 1e-3, "schedule": "cosine", "select": "last"},
     }
+    PRESETS: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {"recipe": RECIPES, "size": SIZES}
     DATASETS: ClassVar[dict[str, dict[str, Any]]] = {
         "break_eggs": {"batch_size": 4},  # value in the published code
     }
@@ -135,17 +136,6 @@ class ByovConfig(EncoderConfig, MethodConfig):
     @property
     def label(self) -> str:
         return self.recipe if self.size == "paper" else f"{self.recipe}-{self.size}"
-
-    @classmethod
-    def variant_defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        size = cls.SIZES.get(given.get("size", "paper"), {})
-        return size | cls.RECIPES.get(given.get("recipe", "paper"), {})
-
-    def arguments(self) -> dict[str, Any]:
-        options = self.options()
-        del options["recipe"]  # recipe and size only choose defaults
-        del options["size"]
-        return options
 
     @model_validator(mode="after")
     def _has_a_loss(self) -> Self:
