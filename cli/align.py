@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 import byov
-from byov.apply.video_writer import CONTAINERS
+from byov.apply.side_by_side import CONTAINERS
 from byov.cache.runs import choose_run
 from byov.cli import videos as cli_videos
 from byov.cli.app import App
-from byov.cli.options import Config, Json, RunOption, RunsDir, UsageError, Version
-from byov.cli.outputs import check_outputs
+from byov.cli.options import Config, Json, RunOption, RunsDir, UsageError, Version, check_outputs
 from byov.cli.signals import interruptible
 from byov.cli.terminal import PROGRESS
 from byov.data.own_videos import format_events, read_events

@@ -11,8 +11,7 @@ from byov.cache.features import read_header
 from byov.cache.hdf5 import read_columns
 from byov.cache.layout import encoder_folders
 from byov.cache.verify import summarize, verify_all
-from byov.cli.app import App
-from byov.cli.exit_codes import FAILED
+from byov.cli.app import FAILED, App
 from byov.cli.options import FeaturesDir, Json, RunsDir, Version
 from byov.cli.terminal import PROGRESS, print_rows
 from byov.progress import track

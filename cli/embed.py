@@ -13,10 +13,8 @@ import byov
 from byov.cache.layout import check_name
 from byov.cache.runs import choose_run
 from byov.cli import videos as cli_videos
-from byov.cli.app import App
-from byov.cli.exit_codes import FAILED
-from byov.cli.options import Config, Json, RunOption, RunsDir, UsageError, Version
-from byov.cli.outputs import check_outputs
+from byov.cli.app import FAILED, App
+from byov.cli.options import Config, Json, RunOption, RunsDir, UsageError, Version, check_outputs
 from byov.cli.signals import interruptible
 from byov.cli.terminal import PROGRESS, note, note_unfinished
 from byov.data.video import MAX_PIXELS

@@ -21,10 +21,10 @@ from byov.cli.options import (
     RunsDir,
     UsageError,
     Version,
+    check_folder,
     dataset_option,
     run_option,
 )
-from byov.cli.outputs import check_folder
 from byov.cli.score_table import print_and_save
 from byov.cli.signals import interruptible, run_stoppable
 from byov.cli.terminal import PROGRESS, note, note_unfinished

@@ -10,8 +10,7 @@ import byov
 from byov.cache.runs import choose_run
 from byov.cli import videos as cli_videos
 from byov.cli.app import App
-from byov.cli.options import Config, Json, RunsDir, UsageError, Version
-from byov.cli.outputs import check_outputs
+from byov.cli.options import Config, Json, RunsDir, UsageError, Version, check_outputs
 from byov.cli.terminal import note_unfinished
 from byov.text import printable
 

@@ -10,8 +10,7 @@ import typer
 
 import byov
 from byov.cli import videos as cli_videos
-from byov.cli.app import App
-from byov.cli.exit_codes import FAILED
+from byov.cli.app import FAILED, App
 from byov.cli.options import (
     Cluster,
     Config,
@@ -23,10 +22,10 @@ from byov.cli.options import (
     UsageError,
     Version,
     Workers,
+    check_folder,
     parse_cluster,
     parse_numbers,
 )
-from byov.cli.outputs import check_folder
 from byov.cli.signals import interruptible, run_stoppable
 from byov.cli.terminal import PROGRESS, note, print_rows
 from byov.data import READERS

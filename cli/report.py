@@ -10,8 +10,7 @@ import typer
 import byov
 from byov.cache.runs import choose_run, choose_runs
 from byov.cli.app import App
-from byov.cli.options import Config, FeaturesDir, Json, RunOption, RunsDir, Version
-from byov.cli.outputs import check_outputs
+from byov.cli.options import Config, FeaturesDir, Json, RunOption, RunsDir, Version, check_outputs
 from byov.cli.score_table import print_tables
 from byov.cli.signals import interruptible
 from byov.cli.terminal import PROGRESS, note, note_unfinished

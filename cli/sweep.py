@@ -12,8 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from byov.cache.digests import SCHEMA_VERSION
-from byov.cli.app import App
-from byov.cli.exit_codes import FAILED
+from byov.cli.app import FAILED, App
 from byov.cli.options import (
     Cluster,
     Config,
@@ -24,10 +23,10 @@ from byov.cli.options import (
     RunsDir,
     UsageError,
     Version,
+    check_folder,
     complete_datasets,
     parse_cluster,
 )
-from byov.cli.outputs import check_folder
 from byov.cli.score_table import print_and_save
 from byov.cli.signals import run_stoppable
 from byov.cli.terminal import PROGRESS, note

@@ -14,8 +14,7 @@ from typing import Annotated, Any, get_origin
 
 import typer
 
-from byov.cli.app import App
-from byov.cli.exit_codes import BAD_USAGE, FAILED
+from byov.cli.app import BAD_USAGE, FAILED, App
 from byov.cli.options import (
     Config,
     FeaturesDir,

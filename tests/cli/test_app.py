@@ -8,10 +8,8 @@ from tests.cli.conftest import APP, SCRIPTS
 from tests.factories import write_file
 
 from byov.cli import train
-from byov.cli.app import App
-from byov.cli.exit_codes import FAILED
-from byov.cli.options import Config, RunsDir, UsageError
-from byov.cli.outputs import check_folder, check_outputs
+from byov.cli.app import FAILED, App
+from byov.cli.options import Config, RunsDir, UsageError, check_folder, check_outputs
 from byov.errors import CacheError
 from byov.train.registry import all_settings, option_name
 

@@ -19,7 +19,7 @@ import typer.main
 from tests.python.conftest import write_demo_videos, write_gradient
 
 import byov
-from byov.cli.exit_codes import ClickException
+from byov.cli.app import ClickException
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
