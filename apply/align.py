@@ -14,9 +14,8 @@ from PIL import Image
 from scipy.spatial.distance import cdist
 
 from byov.apply.embedder import EmbeddedVideo
-from byov.apply.panels import draw_captions, read_panels
 from byov.apply.run import Run
-from byov.apply.video_writer import write_video
+from byov.apply.side_by_side import draw_captions, read_panels, write_video
 from byov.cache.atomic import write_text
 from byov.data.video import STRICT, DecodingPolicy
 from byov.errors import ApplyError

@@ -56,6 +56,9 @@ class _Encoder(nn.Module):
 def export_run(run: Run, path: Path, encoder_path: Path | None = None) -> dict[Path, float]:
     """Export the model of a run and, if `encoder_path` is given, its encoder.
 
+    The model maps "features" (frames, width), float32, as cached, to "embeddings" (frames, D). The
+    encoder maps "frames" (batch, size, size, 3), uint8, resized RGB, to "tokens" (batch, N, width).
+
     Args:
         run: Run on the CPU.
         path: Output file of the model, .onnx or .pt2 (a torch.export program).
@@ -72,49 +75,29 @@ def export_run(run: Run, path: Path, encoder_path: Path | None = None) -> dict[P
     True
     """
     for file in filter(None, (path, encoder_path)):
-        _check_format(file)
-    differences = {path: export_model(run, path)}
+        if file.suffix not in SUFFIXES:
+            raise ApplyError(f"{file}: the name must end in {' or '.join(SUFFIXES)}.")
+        missing = [package for package in PACKAGES if find_spec(package) is None]
+        if file.suffix == ".onnx" and missing:
+            raise ApplyError(
+                f"{file}: ONNX needs {', '.join(missing)}. Run pip install 'byov-egoexo[onnx]'."
+            )
+    record = run.record
+    generator = torch.Generator().manual_seed(0)
+    features = [torch.randn(length, run.model.width, generator=generator) for length in LENGTHS]
+    about = {"run": run.name, "encoder": record.encoder, "column": record.column}
+    names = ("features", "frames", "embeddings")
+    differences = {path: _export(_Embedder(run), path, names, features, about)}
     if encoder_path is not None:
-        differences[encoder_path] = export_encoder(run, encoder_path)
+        encoder = run.frame_encoder()
+        shape = (encoder.preprocessing.size, encoder.preprocessing.size, 3)
+        frames = [
+            torch.randint(256, (n, *shape), dtype=torch.uint8, generator=generator) for n in BATCHES
+        ]
+        about = {"encoder": record.encoder, "preprocessing": record.preprocessing}
+        names = ("frames", "batch", "tokens")
+        differences[encoder_path] = _export(_Encoder(encoder), encoder_path, names, frames, about)
     return differences
-
-
-def export_model(run: Run, path: Path) -> float:
-    """Export the model of a run and return the largest difference from PyTorch's output.
-
-    `run` must be on the CPU. Input: "features" (frames, width), float32, as cached. Output:
-    "embeddings" (frames, D).
-    """
-    inputs = [torch.randn(length, run.model.width, generator=_generator()) for length in LENGTHS]
-    about = {"run": run.name, "encoder": run.record.encoder, "column": run.record.column}
-    return _export(_Embedder(run), path, ("features", "frames", "embeddings"), inputs, about)
-
-
-def export_encoder(run: Run, path: Path) -> float:
-    """Export the encoder of a run and return the largest difference from PyTorch's output.
-
-    Input: "frames" (batch, size, size, 3), uint8, resized RGB. Output: "tokens" (batch, N, width).
-    """
-    encoder = run.frame_encoder()
-    shape = (encoder.preprocessing.size, encoder.preprocessing.size, 3)
-    inputs = [
-        torch.randint(256, (n, *shape), dtype=torch.uint8, generator=_generator()) for n in BATCHES
-    ]
-    about = {"encoder": run.record.encoder, "preprocessing": run.record.preprocessing}
-    return _export(_Encoder(encoder), path, ("frames", "batch", "tokens"), inputs, about)
-
-
-def _check_format(path: Path) -> None:
-    """Raise ApplyError if the format is unknown or requires packages that are missing."""
-    if path.suffix not in SUFFIXES:
-        raise ApplyError(f"{path}: the name must end in {' or '.join(SUFFIXES)}.")
-    missing = [
-        package for package in PACKAGES if path.suffix == ".onnx" and find_spec(package) is None
-    ]
-    if missing:
-        raise ApplyError(
-            f"{path}: ONNX needs {', '.join(missing)}. Run pip install 'byov-egoexo[onnx]'."
-        )
 
 
 @torch.inference_mode()
@@ -178,7 +161,3 @@ def _onnx_model(
     content: bytes = exported.model_proto.SerializeToString()
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     return content, lambda example: torch.from_numpy(session.run(None, {given: example.numpy()})[0])
-
-
-def _generator() -> torch.Generator:
-    return torch.Generator().manual_seed(0)

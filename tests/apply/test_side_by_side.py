@@ -7,8 +7,7 @@ from tests.apply.conftest import write_video as write_colors
 
 from byov.apply.align import GAP, AlignedVideos, caption
 from byov.apply.embedder import EmbeddedVideo
-from byov.apply.panels import draw_captions
-from byov.apply.video_writer import write_video
+from byov.apply.side_by_side import draw_captions, write_video
 from byov.data.video import FrameReader
 
 HEIGHT = 240
