@@ -145,8 +145,8 @@ def evaluate(
         if given := [option for option, value in others.items() if value]:
             raise UsageError(f"{given[0]} cannot be combined with --embeddings.")
         results = _score_files(embeddings, features_dir, dataset, task, options)
-        document = results.file_to_dict()
-        _print_results(results, document, out, _stem(task, None, "test"), as_json=as_json)
+        stem = _stem(task, None, "test")
+        _print_results(results, results.file_to_dict(), out, stem, as_json=as_json)
         return
     runs = choose_runs(runs_dir, run or [], dataset) if run or not features else []
     note_unfinished(runs)
@@ -177,15 +177,16 @@ def evaluate(
     if out is None and len(runs) == 1 and not features:
         folder = _writable(runs[0].folder)
     results = _compare(readers, scope, skip_missing=protocol is None)
-    document = results.to_dict()
-    _print_results(results, document, folder, _stem(task, protocol, split), as_json=as_json)
+    stem = _stem(task, protocol, split)
+    _print_results(results, results.to_dict(), folder, stem, as_json=as_json)
 
 
 def _print_results(
     results: Results, document: Mapping[str, Any], folder: Path | None, stem: str, *, as_json: bool
 ) -> None:
-    summary = verdict(results.rows)
-    print_and_save(document, results.tables(), folder, stem, as_json=as_json, summary=summary)
+    print_and_save(
+        document, results.tables(), folder, stem, as_json=as_json, summary=verdict(results.rows)
+    )
 
 
 def _writable(folder: Path) -> Path | None:

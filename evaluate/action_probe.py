@@ -10,11 +10,8 @@ PENALTIES = np.logspace(-1, 5, 13)
 
 def video_means(frames: Frames) -> NDArray[np.float64]:
     """Return (V, D) mean embeddings, one per video."""
-    ends = frames.starts + frames.lengths
-    bounds = zip(frames.starts, ends, strict=True)
-    return np.stack(
-        [frames.embeddings[start:end].mean(axis=0, dtype=np.float64) for start, end in bounds]
-    )
+    videos = np.split(frames.embeddings, frames.starts[1:])
+    return np.stack([rows.mean(axis=0, dtype=np.float64) for rows in videos])
 
 
 def action_map(train: Frames, test: Frames) -> dict[str, float | Missing]:

@@ -45,26 +45,29 @@ def phase_f1(train: Frames, test: Frames) -> dict[str, float | Missing]:
     """
     from sklearn.metrics import f1_score
 
-    scores: dict[str, float | Missing] = {}
-    for setting, predicted in predict_phases(train, test).items():
-        if isinstance(predicted, Missing):
-            scores[setting] = predicted
-        else:
-            true = test.of_view(SETTINGS[setting][1]).phases
-            scores[setting] = float(
-                f1_score(true, predicted, average="weighted", zero_division=0.0)
+    return {
+        setting: predicted
+        if isinstance(predicted, Missing)
+        else float(
+            f1_score(
+                test.of_view(SETTINGS[setting][1]).phases,
+                predicted,
+                average="weighted",
+                zero_division=0.0,
             )
-    return scores
+        )
+        for setting, predicted in predict_phases(train, test).items()
+    }
 
 
 def predict_phases(train: Frames, test: Frames) -> dict[str, NDArray[np.int64] | Missing]:
     """Return a dict mapping each setting to the predicted phases of the frames in its test view."""
+    if test.labels is None:
+        return dict.fromkeys(SETTINGS, Missing("no phase labels"))
     predictions: dict[str, NDArray[np.int64] | Missing] = {}
     for setting, classifier in fit_classifiers(train).items():
         view = SETTINGS[setting][1]
-        if test.labels is None:
-            predictions[setting] = Missing("no phase labels")
-        elif isinstance(classifier, Missing):
+        if isinstance(classifier, Missing):
             predictions[setting] = classifier
         else:
             missing = missing_view(test.is_ego, view, "test")
@@ -95,14 +98,12 @@ def _fit(train: Frames, view: bool | None) -> "PhaseClassifier | Missing":
     # scikit-learn's default.
     gamma = 1 / (embeddings.shape[1] * (embeddings.var() or 1 / embeddings.shape[1]))
     svc = new_svc(gamma).fit(embeddings, fitted.phases)
-    is_of_phase = [fitted.phases[svc.support_] == phase for phase in svc.classes_]
+    sign = -1 if len(svc.classes_) == 2 else 1  # SVC flips the sign for two classes
     vectors = [
-        (embeddings[svc.support_[chosen]], svc.dual_coef_[:, chosen].T) for chosen in is_of_phase
+        (embeddings[svc.support_[chosen]], sign * svc.dual_coef_[:, chosen].T)
+        for chosen in (fitted.phases[svc.support_] == phase for phase in svc.classes_)
     ]
-    sign = -1 if len(vectors) == 2 else 1  # SVC flips the sign for two classes
-    return PhaseClassifier(
-        svc.classes_, gamma, [(v, sign * c) for v, c in vectors], sign * svc.intercept_
-    )
+    return PhaseClassifier(svc.classes_, gamma, vectors, sign * svc.intercept_)
 
 
 def svm_solver() -> str:
@@ -228,19 +229,12 @@ def draw_videos(is_ego: NDArray[np.bool_], fraction: float, seed: int) -> list[N
         raise ValueError(f"fraction must be in (0, 1], not {fraction}")
     random = np.random.default_rng(seed)
     shuffled = [random.permutation(np.flatnonzero(is_ego == view)) for view in (True, False)]
-    draws = int(1 / fraction + 1e-9)
-    cuts = [
-        [int(fraction * len(videos) * draw + 0.5) for draw in range(draws + 1)]
+    draws = np.arange(int(1 / fraction + 1e-9) + 1)
+    parts = [
+        np.split(videos, (fraction * len(videos) * draws + 0.5).astype(np.int64))[1:-1]
         for videos in shuffled
     ]
-    sets = [
-        np.sort(
-            np.concatenate(
-                [videos[at[draw] : at[draw + 1]] for videos, at in zip(shuffled, cuts, strict=True)]
-            )
-        )
-        for draw in range(draws)
-    ]
+    sets = [np.sort(np.concatenate(views)) for views in zip(*parts, strict=True)]
     return [videos for videos in sets if len(videos)]
 
 

@@ -100,28 +100,14 @@ def cached_rows(cache: Path, reader: EmbeddingReader, scope: Scope) -> Rows | No
     prefixes = {task.prefix for task in find_tasks(scope.tasks)}
     rows = {}
     for protocol in scope.protocols:
-        row = cached.rows[protocol]
-        scores = {
-            name: value for name, value in row.scores.items() if name.partition("/")[0] in prefixes
-        }
-        rows[protocol] = replace(row, scores=scores)
+        scores = cached.rows[protocol].scores.items()
+        wanted = {name: value for name, value in scores if name.partition("/")[0] in prefixes}
+        rows[protocol] = replace(cached.rows[protocol], scores=wanted)
     return rows
 
 
 def _score_inputs(reader: EmbeddingReader, scope: Scope) -> dict[str, Any]:
-    inputs = {
-        "embeddings_sha256": _embeddings_digest(reader, scope),
-        "manifest_sha256": hashlib.sha256(reader.manifest.to_json().encode()).hexdigest(),
-        "split": scope.split,
-        "options": asdict(scope.options),
-        "versions": versions(),
-    }
-    as_json: dict[str, Any] = json.loads(json.dumps(inputs))  # tuples become lists, as in the file
-    return as_json
-
-
-def _embeddings_digest(reader: EmbeddingReader, scope: Scope) -> str:
-    """Return one digest for all embeddings that may be scored; raise StaleError if a file is out of
+    """Return what scores depend on, as in the file; raise StaleError if embeddings are out of
     date.
     """
     files = {
@@ -134,7 +120,14 @@ def _embeddings_digest(reader: EmbeddingReader, scope: Scope) -> str:
         if path is not None and path.is_file():
             reader.check(segment)
             digests.append((segment.name, read_digest(path, reader.column)))
-    return json_sha256([reader.name, digests])
+    inputs = {
+        "embeddings_sha256": json_sha256([reader.name, digests]),
+        "manifest_sha256": hashlib.sha256(reader.manifest.to_json().encode()).hexdigest(),
+        "split": scope.split,
+        "options": asdict(scope.options),
+        "versions": versions(),
+    }
+    return dict(json.loads(json.dumps(inputs)))  # tuples become lists
 
 
 def _compute_rows(reader: EmbeddingReader, scope: Scope, progress: Progress) -> Rows:
@@ -182,13 +175,10 @@ def _label_notes(train: Frames | None, test: Frames, names: Sequence[str]) -> It
             )
     for what, frames in (("scored", test), ("training", train)):
         if frames is not None and not frames.is_labeled.all():
-            videos = len(frames.lengths)
-            labeled = frames.is_labeled
             yield (
-                f"phase tasks ignore {(~frames.has_labels).sum()} of {videos} {what} videos and "
-                f"{(~labeled).sum():,} "
-                f"of {len(labeled):,} frames, which have no labels; progression also ignores the "
-                "phase before them"
+                f"phase tasks ignore {(~frames.has_labels).sum()} of {len(frames.lengths)} {what} "
+                f"videos and {(~frames.is_labeled).sum():,} of {len(frames.is_labeled):,} frames, "
+                "which have no labels; progression also ignores the phase before them"
             )
 
 
@@ -203,9 +193,6 @@ class ScoreTask:
 
     def __call__(self, stop: Stop) -> Rows:
         return score(self.reader, self.scope, self.cache, Stoppable(NO_PROGRESS, stop))
-
-
-TaskResults = Iterator[tuple[ScoreTask, Rows, Exception | None]]
 
 
 def compare(
@@ -385,7 +372,9 @@ def _available_protocols(
     return tuple(protocols)
 
 
-def _run_in_turn(tasks: Sequence[ScoreTask], progress: Progress, stop: Stop) -> TaskResults:
+def _run_in_turn(
+    tasks: Sequence[ScoreTask], progress: Progress, stop: Stop
+) -> Iterator[tuple[ScoreTask, Rows, Exception | None]]:
     for task in tasks:
         try:
             rows = score(task.reader, task.scope, task.cache, Stoppable(progress, stop))

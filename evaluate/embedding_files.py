@@ -137,12 +137,16 @@ def _npz_videos(
         rows = np.ascontiguousarray(embeddings, np.float32)
     for index, end in enumerate(np.cumsum(lengths)):
         part = slice(end - lengths[index], end)
-        view: Literal["ego", "exo"] = "ego" if is_ego[index] else "exo"
-        phases = None if labels is None else tuple(labels[part].tolist())
-        yield (
-            VideoEntry(f"{split}-{index}", view, split, len(rows[part]), None, phases, None),
-            rows[part],
+        video = VideoEntry(
+            f"{split}-{index}",
+            "ego" if is_ego[index] else "exo",
+            split,
+            len(rows[part]),
+            None,
+            None if labels is None else tuple(labels[part].tolist()),
+            None,
         )
+        yield video, rows[part]
 
 
 def _read_arrays(
@@ -220,9 +224,13 @@ def open_embeddings(
                 f"{path}: two files for {video.view} video {video.id!r}; keep one"
             )
         embeddings[video] = embedding
-    (model, run), *_ = models.items()
-    origin = {"files": path.name, "run": run, "model_sha256": model}
-    return FileEmbeddings(path, manifest or Manifest("embedded", (), (), ()), embeddings, origin)
+    ((model, run),) = models.items()
+    return FileEmbeddings(
+        path,
+        manifest or Manifest("embedded", (), (), ()),
+        embeddings,
+        {"files": path.name, "run": run, "model_sha256": model},
+    )
 
 
 def is_embedded(path: Path) -> bool:

@@ -147,18 +147,14 @@ class Frames:
             [np.arange(self.starts[v], self.starts[v] + self.lengths[v]) for v in chosen]
             or [np.empty(0, np.int64)]
         )
-        recordings = (
-            None
-            if self.recordings is None
-            else np.unique(self.recordings[chosen], return_inverse=True)[1]
-        )
-        actions = None if self.actions is None else self.actions[chosen]
         return self._take(
             frames,
             lengths=self.lengths[chosen],
             is_ego=self.is_ego[chosen],
-            recordings=recordings,
-            actions=actions,
+            recordings=None
+            if self.recordings is None
+            else np.unique(self.recordings[chosen], return_inverse=True)[1],
+            actions=None if self.actions is None else self.actions[chosen],
         )
 
     def merge_recordings(self) -> Self:
@@ -175,13 +171,13 @@ class Frames:
 
     def _take(self, frames: NDArray[np.bool_] | NDArray[np.int64], **per_video: Any) -> Self:
         """Index the arrays with one entry per frame, and replace those with one entry per video."""
-        labels = self.labels
-        progress = self.reference_progress
         return replace(
             self,
             embeddings=self.embeddings[frames],
-            labels=None if labels is None else labels[frames],
-            reference_progress=None if progress is None else progress[frames],
+            labels=None if self.labels is None else self.labels[frames],
+            reference_progress=None
+            if self.reference_progress is None
+            else self.reference_progress[frames],
             **per_video,
         )
 

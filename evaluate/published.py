@@ -16,7 +16,7 @@ from byov.evaluate.frames import Score
 from byov.evaluate.progression import TIME_COLUMN_DATASETS
 from byov.evaluate.table import Row
 
-PAPER = "Park et al., CVPR 2025"
+CORRELATIONS = ("progression", "kendalls_tau")  # in published.csv, other scores are percentages
 MEAN_F1 = "classification/mean"
 MEAN_MAP = "retrieval/map@10/mean"
 
@@ -29,14 +29,16 @@ def published_rows(dataset: str, table: str = "methods") -> list[Row]:
     for line in _lines("published.csv"):
         if (line["table"], line["dataset"]) != (table, dataset):
             continue
-        method = line["method"]
         remarks = {
             remark["score"]: remark["remark"]
             for remark in _lines("published_remarks.csv")
-            if (remark["dataset"], remark["method"]) == (dataset, method)
+            if (remark["dataset"], remark["method"]) == (dataset, line["method"])
         }
         scores = {
-            name: _score(name, text, remarks.get(name))
+            name: Score(
+                float(text) if name.startswith(CORRELATIONS) else round(float(text) / 100, 6),
+                remark=remarks.get(name),
+            )
             for name, text in line.items()
             if text and "/" in name
         }
@@ -47,16 +49,16 @@ def published_rows(dataset: str, table: str = "methods") -> list[Row]:
             for name, remark in remarks.items()
             if name not in scores
         }
-        origin = {"paper": PAPER, "dataset": dataset}
         rows.append(
-            Row(method, "published", scores, origin, time_column=dataset in TIME_COLUMN_DATASETS)
+            Row(
+                line["method"],
+                "published",
+                scores,
+                {"paper": "Park et al., CVPR 2025", "dataset": dataset},
+                time_column=dataset in TIME_COLUMN_DATASETS,
+            )
         )
     return rows
-
-
-def _score(name: str, text: str, remark: str | None) -> Score:
-    is_correlation = name.startswith(("progression", "kendalls_tau"))
-    return Score(float(text) if is_correlation else round(float(text) / 100, 6), remark=remark)
 
 
 @cache

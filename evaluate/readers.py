@@ -199,14 +199,6 @@ class RunEmbeddings(EmbeddingReader):
         return embedding
 
     def origin(self) -> dict[str, Any]:
-        kept = (
-            "encoder",
-            "encoder_revision",
-            "encoder_sha256",
-            "preprocessing",
-            "column",
-            "byov_version",
-        )
         return {
             "run": self.run.name,
             "untrained": self.untrained,
@@ -218,7 +210,18 @@ class RunEmbeddings(EmbeddingReader):
             "settings": {
                 key: value for key, value in sorted(self.run.settings.items()) if key != "seed"
             },
-            **{key: getattr(self._first, key) for key in kept if self._first},
+            **{
+                key: getattr(self._first, key)
+                for key in (
+                    "encoder",
+                    "encoder_revision",
+                    "encoder_sha256",
+                    "preprocessing",
+                    "column",
+                    "byov_version",
+                )
+                if self._first
+            },
             "features_sha256": _joint_digest(self._features_sha256),
             "trained_on": {
                 "features_sha256": self.run.features_sha256,
@@ -229,7 +232,7 @@ class RunEmbeddings(EmbeddingReader):
     def notes(self) -> tuple[str, ...]:
         unfinished = None if self.untrained else unfinished_text(self.run)
         notes = (unfinished and f"{self.run.name}: {unfinished}", self._training_note)
-        return tuple(note for note in notes if note)
+        return tuple(filter(None, notes))
 
 
 class CachedFeatures(EmbeddingReader):
@@ -283,10 +286,14 @@ class CachedFeatures(EmbeddingReader):
         return standardize(features[segment.frames].astype(np.float64)).astype(np.float32)
 
     def origin(self) -> dict[str, Any]:
-        kept = ("encoder", "encoder_revision", "encoder_sha256", "preprocessing", "byov_version")
+        source = self._first.provenance
         return {
             "dataset": self.manifest.dataset,
-            **{key: getattr(self._first.provenance, key) for key in kept},
+            "encoder": source.encoder,
+            "encoder_revision": source.encoder_revision,
+            "encoder_sha256": source.encoder_sha256,
+            "preprocessing": source.preprocessing,
+            "byov_version": source.byov_version,
             "column": self.column,
             "standardized": self.standardized,
             "features_sha256": _joint_digest(self._features_sha256),
@@ -305,8 +312,11 @@ class TimeOnly(EmbeddingReader):
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
-        training = [video for video in manifest.videos if video.split == "train" and video.frames]
-        seconds = [((video.frames or 0) - 1) / (video.fps or 1) for video in training]
+        seconds = [
+            (video.frames - 1) / (video.fps or 1)
+            for video in manifest.videos
+            if video.split == "train" and video.frames
+        ]
         self._mean_seconds = (float(np.mean(seconds)) if seconds else 0.0) or 1.0
 
     def rows(self, segment: Segment) -> NDArray[np.float32]:
@@ -316,8 +326,10 @@ class TimeOnly(EmbeddingReader):
         return np.linspace(0, 1, len(segment), dtype=np.float32)[:, None]
 
     def origin(self) -> dict[str, Any]:
-        embedding = "one dimension, from 0 at the first frame of a video to 1 at the last"
-        return {"dataset": self.manifest.dataset, "embedding": embedding}
+        return {
+            "dataset": self.manifest.dataset,
+            "embedding": "one dimension, from 0 at the first frame of a video to 1 at the last",
+        }
 
 
 def read_manifest(features_dir: Path, dataset: str) -> Manifest:
@@ -385,19 +397,17 @@ def _labels(wanted: Sequence[Segment], manifest: Manifest) -> NDArray[np.int64] 
 
 
 def _reference_progress(wanted: Sequence[Segment], manifest: Manifest) -> NDArray[np.float64]:
-    """Return the (F,) reference progress of all frames."""
-    training = [
+    mean_starts = mean_phase_starts(
         video.labels or ()
         for video in manifest.videos
         if video.split == "train" and manifest.phases
-    ]
-    mean_starts = mean_phase_starts(training)
-    whole = [
-        reference_progress(len(Segment(segment.video)), segment.video.labels, mean_starts)
+    )
+    whole_videos = [
+        reference_progress(segment.video.frames or 0, segment.video.labels, mean_starts)
         for segment in wanted
     ]
     return np.concatenate(
-        [values[segment.frames] for values, segment in zip(whole, wanted, strict=True)]
+        [whole[segment.frames] for whole, segment in zip(whole_videos, wanted, strict=True)]
     )
 
 

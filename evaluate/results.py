@@ -64,18 +64,18 @@ class Results:
         for protocol, rows in self.rows.items():
             counts = self.counts[protocol]
             videos = pluralize(counts["videos"], "sub-clip" if protocol == "trimmed" else "video")
-            size = f"{videos}, {counts['ego']} ego and {counts['exo']} exo"
-            size += f", {pluralize(counts['frames'], 'frame')}"
-            name = f"{self.title}, {self.scope.split} split, {protocol} protocol"
+            frames = pluralize(counts["frames"], "frame")
             all_rows = (*rows, *self.published(protocol))
-            notes = self._notes(protocol)
             shown = table_columns(self.scope.tasks, self.scope.options, protocol)
-            main = next(iter(shown), "")
-            for subject, columns in shown.items():
-                if subject == main:
+            notes = self._notes(protocol)
+            for index, (subject, columns) in enumerate(shown.items()):
+                title = (
+                    f"{self.title}, {self.scope.split} split, {protocol} protocol: {subject} "
+                    f"({videos}, {counts['ego']} ego and {counts['exo']} exo, {frames})"
+                )
+                if index == 0:
                     columns += ahead_columns(self.rows)
-                title = f"{name}: {subject} ({size})"
-                tables.append(Table(title, columns, all_rows, notes, is_main=subject == main))
+                tables.append(Table(title, columns, all_rows, notes, is_main=index == 0))
         return sorted(tables, key=lambda table: not table.is_main)
 
     def to_dict(self) -> dict[str, Any]:
@@ -126,16 +126,15 @@ class Results:
 
     def _notes(self, protocol: Protocol) -> tuple[str, ...]:
         rows = self.rows[protocol]
-        bootstrap = self.scope.options.bootstrap
         notes = [note for row in rows for note in row.notes]
         if any(row.origin.get("standardized") for row in rows):
             notes.append(STANDARDIZED)
         if any(row.kind == "mean" for row in rows):
             notes.append(MEANS)
-        if bootstrap:
+        if self.scope.options.bootstrap:
             notes.append(
-                f"[ , ]: 95% confidence interval from {bootstrap} bootstrap samples of the scored "
-                "videos"
+                f"[ , ]: 95% confidence interval from {self.scope.options.bootstrap} bootstrap "
+                "samples of the scored videos"
             )
         if self.scope.split == "val":
             notes.append("the val split is for model selection; report scores on the test split")
@@ -151,13 +150,12 @@ def count_videos(manifest: Manifest, scope: Scope) -> dict[Protocol, dict[str, i
     counts: dict[Protocol, dict[str, int]] = {}
     for protocol in scope.protocols:
         scored = segments(manifest, scope.split, protocol)
-        ego = sum(segment.video.view == "ego" for segment in scored)
-        frames = sum(map(len, scored))
+        views = [segment.video.view for segment in scored]
         counts[protocol] = {
             "videos": len(scored),
-            "ego": ego,
-            "exo": len(scored) - ego,
-            "frames": frames,
+            "ego": views.count("ego"),
+            "exo": views.count("exo"),
+            "frames": sum(map(len, scored)),
         }
     return counts
 
@@ -171,8 +169,7 @@ def with_means(rows: Sequence[Rows]) -> list[Rows]:
     for row in sort_rows(rows):
         first = first_row(row)
         if first.kind == "untrained":
-            scores = [by_protocol.scores for by_protocol in row.values()]
-            model = repr((first.origin["model_sha256"], scores))
+            model = repr((first.origin["model_sha256"], [each.scores for each in row.values()]))
             if model in untrained:
                 continue
             untrained.add(model)
@@ -199,6 +196,9 @@ def versions() -> dict[str, str]:
     """Return the versions of all packages that can affect the last digits of a score, including the
     SVM solver.
     """
-    packages = {name: version(name) for name in ("numpy", "scipy", "scikit-learn")}
-    solver = {"svm": f"{svm_solver()} {version(svm_solver())}"}
-    return {"python": platform.python_version(), "byov": __version__} | packages | solver
+    return {
+        "python": platform.python_version(),
+        "byov": __version__,
+        **{name: version(name) for name in ("numpy", "scipy", "scikit-learn")},
+        "svm": f"{svm_solver()} {version(svm_solver())}",
+    }

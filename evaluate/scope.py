@@ -108,15 +108,14 @@ def available_tasks(manifest: Manifest) -> tuple[str, ...]:
     """Return the tasks in --task all that a dataset has labels for; only `actions` if it has no
     other labels.
     """
-    usable = [
-        task
+    only_actions = bool(manifest.actions) and not manifest.phases
+    return tuple(
+        task.name
         for task in TASKS.values()
         if task.in_all
         and (manifest.phases or not task.needs_labels)
-        and (manifest.actions or not task.needs_actions)
-    ]
-    only_actions = bool(manifest.actions) and not manifest.phases
-    return tuple(task.name for task in usable if task.needs_actions or not only_actions)
+        and (manifest.actions if task.needs_actions else not only_actions)
+    )
 
 
 def scored_protocols(tasks: Sequence[str], choice: str | None = None) -> tuple[Protocol, ...]:

@@ -86,15 +86,17 @@ class Row:
 
     def details(self) -> dict[str, dict[str, Any]]:
         """Return the details of each score, such as intervals and reasons for n/a."""
-        known = {
-            name: {
-                key: value
-                for key, value in asdict(score).items()
-                if value is not None and key != "value"
-            }
+        return {
+            name: details
             for name, score in self.scores.items()
+            if (
+                details := {
+                    key: value
+                    for key, value in asdict(score).items()
+                    if value is not None and key != "value"
+                }
+            )
         }
-        return {name: detail for name, detail in known.items() if detail}
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -129,8 +131,11 @@ def mean_rows(rows: Sequence[Rows], name: str) -> Rows:
 
 def mean_row(rows: Sequence[Row], name: str) -> Row:
     """Return the mean and sample standard deviation of the scores that all rows have."""
-    common = [score for score in rows[0].scores if all(score in row.scores for row in rows)]
-    scores = {score: _mean([row.scores[score] for row in rows]) for score in common}
+    scores = {
+        score: _mean([row.scores[score] for row in rows])
+        for score in rows[0].scores
+        if all(score in row.scores for row in rows)
+    }
     return Row(
         name,
         "mean",
@@ -195,11 +200,11 @@ def verdict(rows: Mapping[Any, Sequence[Row]], only: str | None = None) -> str:
     names = [name for name in compared if compared[name]]
     if not names:
         return ""
-    start = (
+    others = "".join(f", {name} in {ahead[name]}" for name in names[1:])
+    return (
         f"{names[0]} is ahead of Time only in {ahead[names[0]]} of {compared[names[0]]} "
-        "columns of F1 and mAP"
+        f"columns of F1 and mAP{others}."
     )
-    return "".join([start, *(f", {name} in {ahead[name]}" for name in names[1:]), "."])
 
 
 def _is_trained(row: Row) -> bool:
@@ -233,9 +238,15 @@ def ahead_columns(rows: Mapping[Protocol, Sequence[Row]]) -> tuple[Column, ...]:
     counted = [rows[protocol] for protocol in COUNTED_PROTOCOLS if protocol in rows]
     total = sum(max((columns_ahead(row, row)[1] for row in shown), default=0) for shown in counted)
     scores = {score for shown in rows.values() for row in shown for score in row.scores}
-    group = f"Columns ahead, of {total}:"
     return tuple(
-        Column(f"ahead/{name}", group, heading, "ahead of", note=AHEAD, is_count=True)
+        Column(
+            f"ahead/{name}",
+            f"Columns ahead, of {total}:",
+            heading,
+            "ahead of",
+            note=AHEAD,
+            is_count=True,
+        )
         for name, heading in AHEAD_OF.items()
         if total and f"ahead/{name}" in scores
     )
@@ -271,8 +282,8 @@ class Table:
     is_main: bool = False  # whether it is the first table of its protocol
 
     def __post_init__(self) -> None:
-        column_notes = [column.note for column in self.columns if column.note]
-        self.notes = tuple(dict.fromkeys([*column_notes, *self.notes]))
+        notes = (*(column.note for column in self.columns), *self.notes)
+        self.notes = tuple(dict.fromkeys(filter(None, notes)))
         shown = [
             row for row in self.rows if any(column.score in row.scores for column in self.columns)
         ]
@@ -311,8 +322,7 @@ class Table:
             text += f" ± {column.format(score.deviation)}"
         extra = []
         if score.interval is not None:
-            low, high = map(column.format, score.interval)
-            extra.append(f"[{low}, {high}]")
+            extra.append(f"[{', '.join(map(column.format, score.interval))}]")
         if ours is not None and (value := ours.value(column.score)) is not None:
             difference = value - score.value
             extra.append(f"(ours {'-' if difference < 0 else '+'}{column.format(abs(difference))})")
@@ -336,25 +346,21 @@ class Table:
                 "| " + " | ".join([name, *(cell.line + _sup(cell.mark) for cell in cells)]) + " |"
             )
 
-        headings = [Cell(f"{column.group} {column.heading}") for column in self.columns]
         lines = [
             f"**{_markdown_text(self.title)}**",
             "",
-            line("", headings),
+            line("", [Cell(f"{column.group} {column.heading}") for column in self.columns]),
             "|---|" + "---:|" * len(self.columns),
+            *(line(_markdown_text(row.name), cells) for row, cells in self.measured),
         ]
-        lines += [line(_markdown_text(row.name), cells) for row, cells in self.measured]
         if self.published:
             lines.append(line(f"*{PUBLISHED}:*", [Cell("")] * len(self.columns)))
-            lines += [
-                line(f"{_markdown_text(row.name)} (published)", cells)
-                for row, cells in self.published
-            ]
         lines += [
+            *(line(f"{_markdown_text(row.name)} (published)", c) for row, c in self.published),
             "",
             *(f"{_sup(mark)} {_markdown_text(text)}  " for text, mark in self.footnotes.items()),
+            *(f"{_markdown_text(note)}  " for note in self.notes),
         ]
-        lines += [f"{_markdown_text(note)}  " for note in self.notes]
         return "\n".join(lines).rstrip() + "\n"
 
     def to_latex(self) -> str:
@@ -390,12 +396,19 @@ class Table:
             lines += [
                 r"\midrule",
                 rf"\multicolumn{{{1 + len(self.columns)}}}{{l}}{{\textit{{{PUBLISHED}}}}} \\",
+                *(line(f"{row.name} (published)", cells) for row, cells in self.published),
             ]
-            lines += [line(f"{row.name} (published)", cells) for row, cells in self.published]
-        lines += [r"\bottomrule", r"\end{tabular}"]
-        below = [f"$^{{{mark}}}$ {_latex_text(text)}" for text, mark in self.footnotes.items()]
-        lines += [rf"\par\footnotesize {line}" for line in [*below, *map(_latex_text, self.notes)]]
-        return "\n".join([*lines, r"\end{table}"]) + "\n"
+        lines += [
+            r"\bottomrule",
+            r"\end{tabular}",
+            *(
+                rf"\par\footnotesize $^{{{mark}}}$ {_latex_text(text)}"
+                for text, mark in self.footnotes.items()
+            ),
+            *(rf"\par\footnotesize {_latex_text(note)}" for note in self.notes),
+            r"\end{table}",
+        ]
+        return "\n".join(lines) + "\n"
 
 
 def write_results(

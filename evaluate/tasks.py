@@ -174,7 +174,8 @@ class Retrieval(Task):
 
     def columns(self, options: EvaluationOptions, /) -> tuple[Column, ...]:
         if len(options.ks) == 1:
-            return _retrieval_columns(options.ks[0])
+            (k,) = options.ks
+            return _columns_by_setting(f"retrieval/map@{k}", f"Retrieval (map@{k})", f"map@{k}")
         return tuple(
             Column(f"retrieval/map@{k}/{setting}", f"{name} retrieval", f"map@{k}", name)
             for setting, name in SETTING_NAMES.items()
@@ -215,16 +216,16 @@ class Progression(Task):
         }
 
     def columns(self, options: EvaluationOptions, /) -> tuple[Column, ...]:
-        note = TIME_COLUMN if options.time_column else ""
-        column = Column(
-            "progression/val",
-            "Phase progression",
-            "R²",
-            "progression",
-            is_correlation=True,
-            note=note,
+        return (
+            Column(
+                "progression/val",
+                "Phase progression",
+                "R²",
+                "progression",
+                is_correlation=True,
+                note=TIME_COLUMN if options.time_column else "",
+            ),
         )
-        return (column,)
 
     def resample(
         self, train: Frames, test: Frames, weights: Weights, options: EvaluationOptions, /
@@ -258,10 +259,11 @@ class FewShot(Task):
     in_all = False  # takes as long as all other tasks together
 
     def score(self, train: Frames, test: Frames, options: EvaluationOptions, /) -> dict[str, Score]:
-        scores = few_shot_f1(train, test, fractions=options.fractions, seed=options.seed)
         return {
             f"few_shot/{100 * fraction:g}%/{setting}": score
-            for fraction, by_setting in scores.items()
+            for fraction, by_setting in few_shot_f1(
+                train, test, fractions=options.fractions, seed=options.seed
+            ).items()
             for setting, score in by_setting.items()
         }
 
@@ -305,14 +307,21 @@ class KendallsTau(Task):
     def score(
         self, _train: Frames, test: Frames, options: EvaluationOptions, /
     ) -> dict[str, Score]:
-        taus = kendalls_tau(test, stride=options.tau_stride)
-        return {f"kendalls_tau/{views}": score for views, score in taus.items()}
+        return {
+            f"kendalls_tau/{views}": score
+            for views, score in kendalls_tau(test, stride=options.tau_stride).items()
+        }
 
     def columns(self, _options: EvaluationOptions, /) -> tuple[Column, ...]:
-        headings = {views: "all pairs" if views == "all" else views for views in PAIRS}
         return tuple(
-            Column(f"kendalls_tau/{views}", "Kendall's tau", heading, "tau", is_correlation=True)
-            for views, heading in headings.items()
+            Column(
+                f"kendalls_tau/{views}",
+                "Kendall's tau",
+                "all pairs" if views == "all" else views,
+                "tau",
+                is_correlation=True,
+            )
+            for views in PAIRS
         )
 
     def resample(
@@ -342,10 +351,9 @@ class ProgressError(Task):
 
     def score(self, train: Frames, test: Frames, options: EvaluationOptions, /) -> dict[str, Score]:
         missing = Score.of(Missing("no phase labels"))
-        errors = progress_errors(train, test)
         return {column.score: missing for column in self.columns(options)} | {
             f"progress_error/{point}": Score.of(per_video.mean())
-            for point, per_video in errors.items()
+            for point, per_video in progress_errors(train, test).items()
         }
 
     def columns(self, _options: EvaluationOptions, /) -> tuple[Column, ...]:
@@ -409,9 +417,10 @@ def main_columns(options: EvaluationOptions, protocol: Protocol = "standard") ->
     """Return the columns of a protocol's main table: as in the paper's Table 1, except for the
     online protocol.
     """
+    k = MAIN_K if MAIN_K in options.ks else options.ks[0]
     shared = (
         *TASKS["classification"].columns(options),
-        *_retrieval_columns(MAIN_K if MAIN_K in options.ks else options.ks[0]),
+        *TASKS["retrieval"].columns(replace(options, ks=(k,))),
     )
     if protocol == "online":
         return (*shared, *TASKS["progress-error"].columns(options)[:1])
@@ -484,10 +493,6 @@ def draw_weights(test: Frames, count: int, seed: int) -> Weights:
                 len(chosen), np.full(len(chosen), 1 / len(chosen)), count
             )
     return drawn[:, recordings]
-
-
-def _retrieval_columns(k: int) -> tuple[Column, ...]:
-    return _columns_by_setting(f"retrieval/map@{k}", f"Retrieval (map@{k})", f"map@{k}")
 
 
 def _columns_by_setting(scores: str, group: str, short: str) -> tuple[Column, ...]:
