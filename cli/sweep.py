@@ -41,8 +41,8 @@ from byov.sweeps.paper_tables import (
     paper_results,
     plan_paper,
     shipped_grid,
+    write_score_curves,
 )
-from byov.sweeps.score_curves import write_score_curves
 from byov.sweeps.sweep import RunStatus, SweepResult, run_status, sweep, sweep_workers
 from byov.sweeps.sweep_tables import sweep_results
 from byov.text import format_duration, pluralize, printable

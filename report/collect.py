@@ -24,11 +24,12 @@ from byov.evaluate.table import verdict
 from byov.progress import NO_PROGRESS, Progress, track
 from byov.records import VIEWS, Split
 from byov.report import content, provenance
-from byov.report.analysis import centers, evenly_spaced
 from byov.report.content import Unavailable
 from byov.report.examples import (
     SplitEmbeddings,
+    centers,
     choose_strips,
+    evenly_spaced,
     find_failures,
     project,
     read_split,
@@ -140,9 +141,9 @@ def collect(
         samples = [tuple(sorted(frames)) for frames in shown_frames]
         sources = SourceVideos(data.feature_folder.parent, videos)
         area = thumbnail_area(sum(map(len, samples)), picture_bytes)
-        read = partial(attempt, decode_video, data, sources, area)
+        decode = partial(attempt, decode_video, data, sources, area)
         with ThreadPoolExecutor(usable_cores()) as pool:
-            done = pool.map(read, range(len(samples)), samples)
+            done = pool.map(decode, range(len(samples)), samples)
             pixels = list(
                 track(done, progress, "frames", unit="video", total=len(samples), brief=True)
             )

@@ -21,8 +21,7 @@ from byov.evaluate.readers import CachedFeatures, EmbeddingReader, RunEmbeddings
 from byov.evaluate.scope import available_tasks
 from byov.evaluate.tasks import EvaluationOptions
 from byov.records import VIEWS, Split
-from byov.report import analysis, content
-from byov.report.analysis import centers, evenly_spaced
+from byov.report import content
 from byov.report.content import FrameRef
 
 LOGGER = logging.getLogger(__name__)
@@ -30,6 +29,7 @@ SPLITS: tuple[Split, ...] = ("test", "val", "train")  # in order of preference
 MAX_VIDEOS = 60  # maximum number of videos per view
 TSNE_POINTS = 600
 MIN_TSNE_POINTS = 5
+PERPLEXITY = 30.0
 QUERIES = 3  # per direction
 RETRIEVED = 5  # frames per query
 WORST_VIDEOS = 3
@@ -163,8 +163,11 @@ def find_failures(data: SplitEmbeddings) -> content.Failures:
             (FrameRef(video, at), FrameRef(partner, match))
             for at, match in zip(frames, matched, strict=True)
         ]
-        tau = float(taus[video, partner])
-        worst.append(content.WorstVideo(video, float(means[video]), partner, tau, tuple(pairs)))
+        worst.append(
+            content.WorstVideo(
+                video, float(means[video]), partner, float(taus[video, partner]), tuple(pairs)
+            )
+        )
     reference = FrameRef(chosen[0], len(data.segments[chosen[0]]) // 2)
     z = data.embeddings(reference.video).astype(np.float64)
     # The softmax of unit vectors is always flat.
@@ -202,8 +205,9 @@ def project(
         )
     for run_data in runs:
         embeddings[f"Trained: {run_data.reader.run.name}"] = read(run_data.reader)
-    maps = tuple((title, analysis.tsne(rows, seed)) for title, rows in embeddings.items())
-    return content.Projection(tuple(points), maps)
+    return content.Projection(
+        tuple(points), tuple((title, tsne(rows, seed)) for title, rows in embeddings.items())
+    )
 
 
 def sampled_vectors(
@@ -215,3 +219,43 @@ def sampled_vectors(
         sampled = tuple(run.embeddings(video)[list(frames)] for video, frames in enumerate(samples))
         vectors.append(content.RunVectors(run.reader.run.name, sampled, run.taus))
     return tuple(vectors)
+
+
+def evenly_spaced(count: int, limit: int) -> tuple[int, ...]:
+    """Return at most `limit` of the indices 0 ... count - 1, evenly spaced, including the first and
+    the last.
+
+    >>> evenly_spaced(3, 5), evenly_spaced(10, 4)
+    ((0, 1, 2), (0, 3, 6, 9))
+    """
+    return tuple(np.linspace(0, count - 1, min(count, limit)).round().astype(np.int64).tolist())
+
+
+def centers(count: int, parts: int) -> tuple[int, ...]:
+    """Return the middle index of each of `parts` equal parts of 0 ... count - 1, without
+    duplicates.
+
+    >>> centers(9, 3), centers(2, 3)
+    ((1, 4, 7), (0, 1))
+    """
+    return tuple(dict.fromkeys((2 * part + 1) * count // (2 * parts) for part in range(parts)))
+
+
+def tsne(points: NDArray[np.float32], seed: int) -> NDArray[np.float64]:
+    """Return the (n, 2) t-SNE of (n, D) points; zeros if all are equal.
+
+    Uses a single thread to be reproducible.
+    """
+    from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
+
+    centered = points.astype(np.float64) - points.mean(axis=0, dtype=np.float64)
+    scale = np.abs(centered).max()
+    if scale <= np.finfo(np.float32).eps * np.abs(points).max():
+        return np.zeros((len(points), 2))
+    if centered.shape[1] < 2:
+        centered = np.pad(centered, ((0, 0), (0, 1)))
+    fit = TSNE(2, perplexity=min(PERPLEXITY, (len(points) - 1) / 3), init="pca", random_state=seed)
+    with threadpool_limits(1):
+        coordinates: NDArray[np.float32] = fit.fit_transform(centered / scale)
+    return coordinates.astype(np.float64)

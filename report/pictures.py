@@ -17,15 +17,15 @@ from PIL import Image
 from byov.cache.digests import fingerprint, segment_digest
 from byov.cache.features import Header, Provenance, video_header
 from byov.cache.hdf5 import read_array
+from byov.cache.layout import selected_tokens
 from byov.cache.manifest import read_sources
 from byov.data.dataset import WHOLE_FILE, FileSegment, parse_source
 from byov.data.video import DecodingPolicy, FrameReader
 from byov.device import usable_cores
 from byov.errors import CacheError, VideoError
 from byov.records import VIEWS
-from byov.report.analysis import centers, darken_excluded
 from byov.report.content import Pictures, ProgressLabels, TokenSelection, Unavailable
-from byov.report.examples import SplitEmbeddings
+from byov.report.examples import SplitEmbeddings, centers
 from byov.train.feature_store import FeatureStore, open_training_data
 from byov.train.progress import aligned_progress
 
@@ -36,6 +36,7 @@ BYTES_PER_PIXEL = 0.1  # low estimate for JPEG; larger thumbnails are scaled dow
 MIN_SCALE = 0.1
 QUALITY = 72  # JPEG quality
 TOKEN_RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
+DARKENED = 0.15  # brightness of excluded patches
 PROGRESS_FRAMES = 8
 PROGRESS_PICTURE_PX = 160 * 120
 PRELOADED_BYTES = 1 << 30
@@ -202,6 +203,27 @@ def token_selection(
         [darken_excluded(*each, ratio, cropped=cropped) for each in shown] for ratio in TOKEN_RATIOS
     ]
     return TokenSelection(video, frames, TOKEN_RATIOS, np.array(pictures))
+
+
+def darken_excluded(
+    pixels: NDArray[np.uint8], order: NDArray[np.uint16], ratio: float, *, cropped: bool
+) -> NDArray[np.uint8]:
+    """Darken the patches of an (H, W, 3) picture that token merging excludes at a ratio.
+
+    `order` lists the (N,) token indices by decreasing change. If `cropped` is True, they cover only
+    the central square.
+    """
+    selected = np.zeros(len(order), np.bool_)
+    selected[order[: selected_tokens(len(order), ratio)]] = True
+    height, width = pixels.shape[:2]
+    covered = (min(height, width),) * 2 if cropped else (height, width)
+    top = (height - covered[0]) // 2
+    left = (width - covered[1]) // 2
+    bright = np.zeros((height, width, 1), np.bool_)
+    patches = Image.fromarray(selected.reshape(isqrt(len(order)), -1))
+    mask = patches.resize(covered[::-1], Image.Resampling.NEAREST)
+    bright[top : top + covered[0], left : left + covered[1], 0] = mask
+    return np.where(bright, pixels, np.round(pixels * DARKENED)).astype(np.uint8)
 
 
 def progress_labels(data: SplitEmbeddings, sources: SourceVideos) -> tuple[ProgressLabels, ...]:

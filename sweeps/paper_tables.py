@@ -1,11 +1,14 @@
-"""Built-in experiments: the benchmark, and the paper's tables with the published rows."""
+"""Built-in experiments: the benchmark, and the paper's tables and figures with the published
+rows.
+"""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from byov.cache.layout import encoder_slug, ratio_key
 from byov.errors import SweepError
@@ -17,11 +20,16 @@ from byov.evaluate.results import MEANS, count_videos
 from byov.evaluate.scope import dataset_options
 from byov.evaluate.table import Column, Row, Table, sort_rows
 from byov.evaluate.tasks import SETTING_NAMES, TASKS, EvaluationOptions, main_columns
+from byov.report import style
+from byov.report.style import LEGEND_ROW_INCHES, PAGE_INCHES, legend, phase_color
 from byov.sweeps.grids import Folders, GridBlock, PlannedRun, RunGrid, plan_runs, read_grid
 from byov.sweeps.sweep import SweepResult
 from byov.sweeps.sweep_tables import RowGroup, row_groups, untrained_rows
 from byov.text import pluralize
 from byov.train.config import DEFAULT_METHOD
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
 
 EXPERIMENTS = Path(__file__).parent / "experiments"
 STANDARD: Protocol = "standard"
@@ -121,9 +129,7 @@ class ScoreCurve(NamedTuple):
     published: bool = False
 
 
-class ScorePanel(NamedTuple):
-    heading: str
-    curves: tuple[ScoreCurve, ...]
+Panels = dict[str, list[ScoreCurve]]  # heading → curves
 
 
 @dataclass(frozen=True)
@@ -133,8 +139,8 @@ class PaperResult:
     name: str  # such as "stm-ratio-break_eggs"
     table: Table
     document: dict[str, Any]
-    panels: tuple[ScorePanel, ...] = ()
-    x_label: str = ""
+    panels: Panels
+    x_label: str
 
 
 @dataclass(frozen=True)
@@ -171,12 +177,9 @@ def shipped_grid(name: str, features_dir: Path, choice: PaperChoice) -> RunGrid:
         (encoder,) = block.values["encoder"]
         (title,) = block.values["title"]
         for dataset in choice.datasets or block.values["dataset"]:
-            chosen = (
-                encoder
-                if compares_encoders
-                else _choose_encoder(encoder, features_dir, dataset, choice)
-            )
-            values = {**block.values, "dataset": [dataset], "encoder": [chosen]}
+            values = {**block.values, "dataset": [dataset]}
+            if not compares_encoders:
+                values["encoder"] = [_choose_encoder(encoder, features_dir, dataset, choice)]
             if choice.seeds is not None:
                 values["seed"] = list(range(choice.seeds))
             small = {}
@@ -236,7 +239,6 @@ def _paper_result(
 ) -> PaperResult:
     paper = PAPER_TABLES[name]
     dataset = runs[0].dataset
-    split = runs[0].scope.split
     measured = [_with_means(group).mean()[STANDARD] for group in groups]
     if paper.is_ablation:
         published = published_rows(dataset, name)
@@ -247,15 +249,12 @@ def _paper_result(
         frozen = [row for row in frozen if row.origin.get("column", "cls") in kept]
         measured = [*frozen, *(rows[STANDARD] for rows in untrained_rows(groups)), *measured]
     counts = count_videos(read_manifest(folders.features, dataset), runs[0].scope)[STANDARD]
-    videos = pluralize(counts["videos"], "video")
-    frames = pluralize(counts["frames"], "frame")
-    title = f"{subject}: {dataset}, {split} split ({videos}, {frames})"
-    notes = (MEANS,) if any(row.kind == "mean" for row in measured) else ()
+    size = f"{pluralize(counts['videos'], 'video')}, {pluralize(counts['frames'], 'frame')}"
     table = Table(
-        title,
+        f"{subject}: {dataset}, {runs[0].scope.split} split ({size})",
         paper.columns(dataset_options(dataset)),
         (*measured, *published),
-        notes,
+        (MEANS,) if any(row.kind == "mean" for row in measured) else (),
     )
     document = {
         "table": name,
@@ -265,15 +264,15 @@ def _paper_result(
     }
     setting, x_label = paper.curve or ("", "")
     headings = _PANELS if paper.curve else {}
-    panels = tuple(
-        _panel(scores, heading, setting, groups, published) for scores, heading in headings.items()
-    )
+    panels = {
+        heading: _curves(scores, setting, groups, published) for scores, heading in headings.items()
+    }
     return PaperResult(f"{name}-{dataset}", table, document, panels, x_label)
 
 
-def _panel(
-    scores: str, heading: str, setting: str, groups: Sequence[RowGroup], published: Sequence[Row]
-) -> ScorePanel:
+def _curves(
+    scores: str, setting: str, groups: Sequence[RowGroup], published: Sequence[Row]
+) -> list[ScoreCurve]:
     """Build curves of our scores and the published ones, whose row names end with the value of the
     setting.
     """
@@ -286,9 +285,7 @@ def _panel(
     theirs = {float(row.name.split()[-1]): row for row in published}
     curves = []
     for key in SETTINGS:
-        for rows, is_published in ((ours, False), (theirs, True)):
-            if not rows:
-                continue
+        for rows in filter(None, (ours, theirs)):
             points = {
                 x: row.scores[f"{scores}/{key}"]
                 for x, row in rows.items()
@@ -297,9 +294,9 @@ def _panel(
             values = tuple(100 * (score.value or 0.0) for score in points.values())
             deviations = tuple(100 * (score.deviation or 0.0) for score in points.values())
             curves.append(
-                ScoreCurve(SETTING_NAMES[key], tuple(points), values, deviations, is_published)
+                ScoreCurve(SETTING_NAMES[key], tuple(points), values, deviations, rows is theirs)
             )
-    return ScorePanel(heading, tuple(curves))
+    return curves
 
 
 def _with_means(group: RowGroup) -> RowGroup:
@@ -317,3 +314,42 @@ def _with_means(group: RowGroup) -> RowGroup:
                 scores[name] = Score(fmean(values))
         trained.append({STANDARD: replace(row, scores=scores)})
     return replace(group, trained=trained)
+
+
+@style.paper_style()
+def write_score_curves(panels: Panels, setting: str, folder: Path, name: str) -> list[Path]:
+    """Write <name>.png and <name>.pdf with scores as a function of a setting.
+
+    Scores have error bars; published scores are dotted lines.
+    """
+    from matplotlib.figure import Figure  # takes a second
+
+    figure = Figure(layout="constrained")
+    entries: dict[str, Artist] = {}
+    for index, (heading, curves) in enumerate(panels.items(), start=1):
+        axes = figure.add_subplot(1, len(panels), index)
+        order = list(dict.fromkeys(curve.name for curve in curves))
+        for curve in curves:
+            color = phase_color(order.index(curve.name))
+            drawn = axes.errorbar(
+                curve.settings,
+                curve.scores,
+                yerr=curve.deviations if any(curve.deviations) else None,
+                color=color,
+                linestyle=":" if curve.published else "-",
+                marker="o",
+                markerfacecolor="white" if curve.published else color,
+                markersize=3,
+                capsize=2,
+                elinewidth=0.6,
+            )
+            entries.setdefault(
+                f"{curve.name} (published)" if curve.published else curve.name, drawn.lines[0]
+            )
+        axes.set(xlabel=setting, ylabel=heading)
+        style.tidy(axes)
+    columns = style.legend_columns(list(entries))
+    figure.set_size_inches(PAGE_INCHES, 2.1 + LEGEND_ROW_INCHES * math.ceil(len(entries) / columns))
+    shown = [(artist, name) for name, artist in entries.items()]
+    legend(figure, shown, inches=2.0, loc="outside lower center", ncols=columns)
+    return style.save_figure(figure, folder, name)

@@ -21,7 +21,6 @@ from byov.data.own_videos import RESUME_MARK, UNLABELED_MARK
 from byov.evaluate.table import PUBLISHED
 from byov.records import UNLABELED
 from byov.report import figures
-from byov.report.analysis import fit_points, quantize
 from byov.report.content import Content, FrameRef, RunVectors, ShownVideo
 from byov.report.examples import TAU_STRIDE
 from byov.report.pictures import jpeg_bytes
@@ -34,6 +33,7 @@ MAP_MARGIN_PX = 14  # size and margin of a t-SNE map
 # twice the displayed width, for high-resolution screens
 TOKEN_PX = 176
 TOKEN_QUALITY = 82
+INT8_MAX = 127
 OPENING_VIDEOS = 8  # videos per view that are searched for the opening frame
 # Followed by the events column.
 CSV_COLUMNS = ("path", "view", "split", "id", "pair", "start", "end")
@@ -179,6 +179,28 @@ def _page_data(content: Content) -> dict[str, Any]:
         "header": ",".join((*CSV_COLUMNS, "events\n")),
         "rows": [_manifest_data(row) for row in content.manifest_rows],
     }
+
+
+def fit_points(points: NDArray[np.float64], size: float, margin: float) -> NDArray[np.float64]:
+    """Scale (n, 2) points into a square of `size` pixels, with equal aspect ratio and the y-axis
+    pointing up.
+    """
+    low = points.min(axis=0)
+    high = points.max(axis=0)
+    scale = (size - 2 * margin) / max(float((high - low).max()), 1e-12)
+    fitted: NDArray[np.float64] = size / 2 + (points - (low + high) / 2) * scale * np.array(
+        [1.0, -1.0]
+    )
+    return fitted
+
+
+def quantize(embeddings: NDArray[np.float32]) -> tuple[NDArray[np.int8], float]:
+    """Center (n, D) embeddings and quantize them to 8 bits; return the integers and the step
+    size.
+    """
+    centered = embeddings - embeddings.mean(axis=0, dtype=np.float64)
+    step = float(np.abs(centered).max()) / INT8_MAX or 1.0
+    return np.round(centered / step).astype(np.int8), step
 
 
 def opening_frame(

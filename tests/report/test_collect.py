@@ -20,10 +20,9 @@ from byov.evaluate.compare import score
 from byov.evaluate.protocols import Segment
 from byov.evaluate.readers import RunEmbeddings
 from byov.evaluate.scope import choose_scope
-from byov.report.analysis import tsne
 from byov.report.collect import collect, page_budget, read_curves
 from byov.report.content import Curve
-from byov.report.examples import limit_videos
+from byov.report.examples import limit_videos, tsne
 from byov.report.provenance import events_text, facts
 from byov.train.progress import aligned_progress
 
@@ -410,3 +409,22 @@ def test_the_kept_epoch_is_that_of_the_saved_model(shared_project, collected):
 def test_missing_or_damaged_metrics(curves_of, text):
     with pytest.raises(CacheError, match=r"metrics\.jsonl"):
         curves_of(text)
+
+
+def test_tsne_keeps_neighbors_together():
+    random = np.random.default_rng(0)
+    points = np.concatenate([random.normal(size=(15, 6)), random.normal(size=(15, 6)) + 50]).astype(
+        np.float32
+    )
+    placed = tsne(points, 0)
+    gaps = np.linalg.norm(placed[:, None] - placed[None], axis=2)
+    assert gaps[:15, :15].max() < gaps[:15, 15:].min()
+
+
+@pytest.mark.parametrize("width", [1, 5])
+def test_tsne_of_equal_points(width):
+    assert not tsne(np.full((8, width), 0.1, np.float32), 0).any()
+    half = np.repeat(
+        np.arange(2, dtype=np.float32)[:, None] * np.ones(width, np.float32), 4, axis=0
+    )
+    assert np.isfinite(tsne(half, 0)).all()

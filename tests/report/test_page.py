@@ -17,7 +17,7 @@ from tests.report.made_up import HOSTILE_ESCAPED, make_hostile, unlabeled
 
 from byov.evaluate.table import PUBLISHED
 from byov.report.content import TokenSelection
-from byov.report.page.render import opening_frame, render_page
+from byov.report.page.render import fit_points, opening_frame, render_page
 
 VOID = ("meta", "img", "input", "source")
 
@@ -186,3 +186,9 @@ def test_score_tables_shade_the_own_row_and_set_published_rows_apart(page, conte
         assert [text(cell) for cell in table.iterfind(".//td/small")] == ["[50.00, 70.00]"] * len(
             shown.columns
         )
+
+
+def test_points_keep_their_aspect_and_y_points_up():
+    placed = fit_points(np.array([[0.0, 0.0], [4.0, 0.0], [0.0, 2.0]]), 400, 14)
+    np.testing.assert_allclose(placed, [[14, 293], [386, 293], [14, 107]])
+    assert fit_points(np.zeros((2, 2)), 400, 14).tolist() == [[200, 200]] * 2

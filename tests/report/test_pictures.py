@@ -17,6 +17,7 @@ from byov.report.collect import attempt
 from byov.report.content import Unavailable
 from byov.report.pictures import (
     SourceVideos,
+    darken_excluded,
     decode_frames,
     encode_pictures,
     token_selection,
@@ -182,3 +183,17 @@ def test_features_that_the_run_did_not_embed_are_refused(project):
     shutil.copy(project.features("ego", "still"), path)
     with pytest.raises(CacheError, match="run byov-extract again"):
         project.collect()
+
+
+def test_cropped_borders_are_dark_at_every_ratio():
+    pixels = np.full((40, 80, 3), 200, np.uint8)
+    order = np.array([6, *range(6), *range(7, 16)], np.uint16)
+    bright = darken_excluded(pixels, order, 1.0, cropped=True)[..., 0] == 200
+    assert bright[:, 20:60].all()
+    assert bright.sum() == 1600
+    bright = darken_excluded(pixels, order, 0.01, cropped=True)[..., 0] == 200
+    assert bright[10:20, 40:50].all(), "token 6: second row, third column"
+    assert bright.sum() == 100
+    tall = darken_excluded(pixels.transpose(1, 0, 2), order, 1.0, cropped=True)[..., 0] == 200
+    assert tall[20:60].all()
+    assert tall.sum() == 1600

@@ -15,11 +15,10 @@ from byov.sweeps.paper_tables import (
     PAPER_TABLES,
     PaperChoice,
     ScoreCurve,
-    ScorePanel,
     paper_results,
     plan_paper,
+    write_score_curves,
 )
-from byov.sweeps.score_curves import write_score_curves
 
 CLIP = "openai/clip-vit-base-patch16"
 RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
@@ -172,7 +171,7 @@ def test_a_table_has_our_rows_and_the_published_ones(features, tmp_path, monkeyp
 def test_figures_are_reproducible(tmp_path):
     ours = ScoreCurve("Regular", (0.1, 0.3), (50.0, 60.0), (1.0, 2.0))
     theirs = ScoreCurve("Regular", (0.1, 0.3), (41.45, 74.3), (0.0, 0.0), published=True)
-    panels = (ScorePanel("F1 (%)", (ours, theirs)), ScorePanel("map@10 (%)", (ours,)))
+    panels = {"F1 (%)": [ours, theirs], "map@10 (%)": [ours]}
     first = write_score_curves(panels, "token selection ratio", tmp_path / "a", "stm")
     second = write_score_curves(panels, "token selection ratio", tmp_path / "b", "stm")
     assert [path.name for path in first] == ["stm.png", "stm.pdf"]
