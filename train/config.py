@@ -17,15 +17,10 @@ from byov.records import Record, problem
 
 DEFAULT_METHOD = "byov"
 DEFAULT_RATIO = 0.3  # paper, sec. 4.2
+LARGEST = 1_000_000  # upper limit for sizes, to catch typos
 PRELOAD_GIB = 4.0
 CHECKPOINT_EVERY = 10  # in epochs
-LARGEST = 1_000_000  # upper limit for sizes, to catch typos
 WHOLE_VIDEO = (1.0, 1.0)  # crop that covers the whole video
-STANDARDIZED = {
-    "none": "not standardized",
-    "video": "standardized",
-    "dataset": "standardized over the dataset",
-}
 # Dataset -> {setting: default}, for all methods.
 DATASETS: dict[str, dict[str, Any]] = {
     # Paper, sec. 4.2; its videos are shorter than those of other datasets.
@@ -184,8 +179,8 @@ class MethodConfig(Record):
     @property
     def title(self) -> str:
         """Row title in tables: the method name and the options that distinguish this variant."""
-        texts = (texts.get(getattr(self, option)) for option, texts in self.VARIANTS.items())
-        return ", ".join((self.table_name, *filter(None, texts)))
+        variant = (texts.get(getattr(self, option)) for option, texts in self.VARIANTS.items())
+        return ", ".join((self.table_name, *filter(None, variant)))
 
     @property
     def unused(self) -> set[str]:
@@ -193,19 +188,12 @@ class MethodConfig(Record):
         return set()
 
     @classmethod
-    def variant_defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG003
-        """Return defaults that depend on several of the given settings."""
-        return {}
-
-    @classmethod
     def defaults(cls, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the default of each setting: of the method, then the dataset, then the recipe."""
         usual = {name: field.default for name, field in cls.settings().items()}
-        usual |= cls.TRAINING
-        usual |= DATASETS.get(dataset, {}) | cls.DATASETS.get(dataset, {})
+        usual |= cls.TRAINING | DATASETS.get(dataset, {}) | cls.DATASETS.get(dataset, {})
         for option, presets in reversed(cls.PRESETS.items()):
             usual |= presets.get(given.get(option, usual[option]), {})
-        usual |= cls.variant_defaults(given)
         if "epochs" in given:  # replaces the number of steps
             usual["steps"] = None
         return usual
@@ -213,13 +201,13 @@ class MethodConfig(Record):
     @classmethod
     def settings(cls) -> dict[str, FieldInfo]:
         """Return a dict mapping the names of all settings of a run to their fields."""
-        fields = dict[str, FieldInfo]()
-        for part in PARTS.values():
-            fields |= part.model_fields
-        fields["seed"] = RunConfig.model_fields["seed"]
-        fields |= cls.model_fields
-        del fields["name"]
-        return fields
+        return {
+            **SamplingConfig.model_fields,
+            **OptimizerConfig.model_fields,
+            **SelectionConfig.model_fields,
+            "seed": RunConfig.model_fields["seed"],
+            **{name: field for name, field in cls.model_fields.items() if name != "name"},
+        }
 
     def check_sampling(self, sampling: SamplingConfig) -> None:
         """Raise ValueError if the method cannot be trained on such clips."""
@@ -249,19 +237,23 @@ class RunConfig(Record):
         standardize = self.sampling.standardize
         if standardize == type(self.method).defaults("", self.flat())["standardize"]:
             return self.method.title
-        return f"{self.method.title}, {STANDARDIZED[standardize]}"
+        texts = {
+            "none": "not standardized",
+            "video": "standardized",
+            "dataset": "standardized over the dataset",
+        }
+        return f"{self.method.title}, {texts[standardize]}"
 
     def flat(self) -> dict[str, Any]:
         """Return all settings in one dict, by the names of their options."""
-        settings = dict(self.sampling) | dict(self.optimizer) | dict(self.selection)
-        settings |= {"method": self.method.name, "seed": self.seed} | dict(self.method)
-        del settings["name"]
-        return settings
-
-    def with_optimizer(self, **changes: Any) -> Self:
-        """Return a copy with changed optimizer settings."""
-        optimizer = checked(OptimizerConfig, **(dict(self.optimizer) | changes))
-        return self.model_copy(update={"optimizer": optimizer})
+        return {
+            **dict(self.sampling),
+            **dict(self.optimizer),
+            **dict(self.selection),
+            "method": self.method.name,
+            "seed": self.seed,
+            **self.method.model_dump(exclude={"name"}),
+        }
 
     def with_epochs(self, steps_per_epoch: int) -> Self:
         """Return a copy with `steps` converted to `epochs`; the default warm-up is rescaled
@@ -274,7 +266,8 @@ class RunConfig(Record):
         warmup = optimizer.warmup
         if warmup == type(self.method).defaults("", {})["warmup"]:
             warmup = warmup * epochs / optimizer.epochs
-        return self.with_optimizer(epochs=epochs, warmup=warmup)
+        changes = {"epochs": epochs, "warmup": warmup}
+        return self.model_copy(update={"optimizer": optimizer.model_copy(update=changes)})
 
 
 class EncoderConfig(Record):

@@ -6,9 +6,11 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file
 
@@ -16,11 +18,13 @@ from byov import __version__
 from byov.cache import runs
 from byov.cache.atomic import exclusive, remove_abandoned, write_text
 from byov.cache.digests import file_sha256, seal_json
-from byov.cache.layout import run_name
+from byov.cache.embeddings import EmbeddingProvenance, write_embedding
+from byov.cache.hdf5 import read_array
+from byov.cache.layout import embedded_parts, prefix_lengths, run_name
 from byov.device import Device, pick_device
-from byov.errors import TrainError
+from byov.errors import Diverged, Interrupted, TrainError
 from byov.folders import Folder, features_folder, runs_folder
-from byov.progress import NO_PROGRESS, Progress, Stop, never
+from byov.progress import NO_PROGRESS, Progress, Stop, never, track
 from byov.text import format_size
 from byov.train.checkpoint import file_bytes
 from byov.train.config import (
@@ -28,26 +32,25 @@ from byov.train.config import (
     DEFAULT_METHOD,
     DEFAULT_RATIO,
     PRELOAD_GIB,
+    OptimizerConfig,
     RunConfig,
+    checked,
 )
-from byov.train.diagnostics import diagnose, explain_diagnostics, explain_selection
 from byov.train.distributed import SINGLE_PROCESS, Processes, connection_errors
-from byov.train.embedding_pass import embed_videos
 from byov.train.feature_store import FeatureStore, TrainingData, open_training_data
-from byov.train.methods.base import (
-    Method,
-    build_method,
-    check_sizes,
-    training_batches,
-)
+from byov.train.methods.base import Method, build_method, check_sizes, training_batches
 from byov.train.methods.byov import ByovConfig
 from byov.train.registry import check_names, resolve, run_config
-from byov.train.trackers import check_installed, open_trackers
-from byov.train.trainer import Trainer
-from byov.train.validation import Validator, selection_metric
+from byov.train.trainer import Trainer, check_installed, open_trackers
+from byov.train.validation import (
+    Validator,
+    diagnose,
+    explain_diagnostics,
+    explain_selection,
+    selection_metric,
+)
 
 LOGGER = logging.getLogger(__name__)
-PAPER_DEPTH = ByovConfig.model_fields["depth"].default
 
 
 @dataclass(frozen=True)
@@ -128,23 +131,28 @@ def start_run(
         ProcessLost: If another process of `execution.processes` has ended.
     """
     with connection_errors():
-        features = features_folder(execution.features_dir)
         data = open_training_data(
-            features, dataset, encoder, DEFAULT_RATIO if ratio is None else ratio
+            features_folder(execution.features_dir),
+            dataset,
+            encoder,
+            DEFAULT_RATIO if ratio is None else ratio,
         )
         config = resolve(method or DEFAULT_METHOD, data.dataset, settings)
         ratio_text = data.column.removeprefix("merged/")
-        name = f"{data.dataset}-{config.method.label}-r{ratio_text}-s{config.seed}"
-        folder = runs.run_folder(
-            runs_folder(execution.runs_dir), run_name(name) if run is None else run
-        )
+        if run is None:
+            run = run_name(f"{data.dataset}-{config.method.label}-r{ratio_text}-s{config.seed}")
+        folder = runs.run_folder(runs_folder(execution.runs_dir), run)
         device = execution.processes.device(pick_device(execution.device))
     model = build_method(data.width, config)
     items = model.sampler(data.split("train"))
     config = config.with_epochs(items.steps_per_epoch(config.optimizer.batch_size))
-    record = training_record(data, config, model)
-    job = _Job(folder, config, data, model, record, device, execution)
-    _suggest_small_model(job)
+    job = _Job(folder, config, data, model, training_record(data, config, model), device, execution)
+    size = config.method.depth if isinstance(config.method, ByovConfig) else 0
+    if device.type == "cpu" and size >= ByovConfig.model_fields["depth"].default:
+        LOGGER.info(
+            "the paper's model is slow on a CPU; a smaller one takes minutes: "
+            f"byov-train --dataset {data.dataset} --ratio {ratio_text} --size small"
+        )
     with _training(job):
         is_main = execution.processes.is_main
         if is_main and any(not path.name.startswith(".") for path in folder.iterdir()):
@@ -152,7 +160,7 @@ def start_run(
                 f"{folder} exists. Resume it with --run {folder.name} --resume or choose another "
                 "name with --run."
             )
-        return _train(job, _open_trainer(job))
+        return _train(job)
 
 
 def resume_run(
@@ -166,12 +174,7 @@ def resume_run(
     """
     stored, job = _open_run(run, execution, requested, resume=True)
     with _training(job):
-        trainer = _open_trainer(job)
-        _restore(trainer, stored, job)
-        if execution.processes.is_main and job.config.optimizer.epochs > stored.settings["epochs"]:
-            # This file marks a finished run.
-            (job.folder / runs.LAST_MODEL_NAME).unlink(missing_ok=True)
-        return _train(job, trainer)
+        return _train(job, stored)
 
 
 def embed_run(
@@ -205,8 +208,66 @@ def _open_run(
     if (stored.folder / runs.MODEL_NAME).exists():  # before allocating the model
         check_sizes(stored.folder / runs.MODEL_NAME, data.width, config)
     model = build_method(data.width, config)
-    record = _check_features(stored, training_record(data, config, model), same_labels=resume)
+    current = training_record(data, config, model)
+    decisive = {
+        "encoder_sha256": "encoder",
+        "preprocessing": "preprocessing",
+        "compute_dtype": "compute type",
+        "features_sha256": "features or list of train and val videos",
+    }
+    if resume:
+        decisive["labels_sha256"] = "labels, pairs or order of train and val videos"
+    for key, what in decisive.items():
+        if stored.training.get(key) != current[key]:
+            raise TrainError(
+                f"The {what} of {stored.dataset} changed since {stored.name} was started. Start "
+                "another run."
+            )
+    record = {key: value for key, value in stored.training.items() if key != "settings"}
+    record["untrained_sha256"] = current["untrained_sha256"]
     return stored, _Job(stored.folder, config, data, model, record, device, execution)
+
+
+def _recorded_config(
+    stored: runs.RunRecord, requested: Mapping[str, Any], *, may_extend: bool
+) -> RunConfig:
+    """Return the config of a run, possibly with more epochs; raise TrainError if the requested
+    settings differ.
+    """
+    config = run_config(stored)
+    is_folder = requested.get("encoder") == stored.encoder_folder
+    data = {
+        "dataset": stored.dataset,
+        "encoder": stored.encoder_folder if is_folder else stored.encoder,
+        "ratio": stored.ratio,
+    }
+    given = {name: value for name, value in requested.items() if value is not None}
+    settings = {name: value for name, value in given.items() if name not in (*data, "method")}
+    if given.get("method", config.method.name) == config.method.name:
+        check_names(config.method.name, settings)
+    changes = {"epochs": given.get("epochs", 1), "steps": None}
+    longer = checked(OptimizerConfig, **(dict(config.optimizer) | changes))
+    if may_extend and longer.epochs > config.optimizer.epochs:
+        if config.optimizer.schedule != "constant":
+            raise TrainError(
+                f"{stored.name} cannot be extended: the learning rates of its "
+                f"{config.optimizer.schedule} schedule depend on the number of epochs, "
+                f"{config.optimizer.epochs}. Start another run with --epochs "
+                f"{longer.epochs}."
+            )
+        config = config.model_copy(update={"optimizer": longer})
+    actual = config.flat() | data
+    changed = [
+        f"{name} {actual[name]!r}, not {value!r}"
+        for name, value in given.items()
+        if name in actual and value != actual[name]
+    ]
+    if changed:
+        raise TrainError(
+            f"{stored.name} was started with {'; '.join(changed)}. Omit these options or start "
+            "another run."
+        )
+    return config
 
 
 @contextmanager
@@ -233,8 +294,10 @@ def _training(job: _Job) -> Iterator[None]:
         yield
 
 
-def _open_trainer(job: _Job) -> Trainer:
-    """Read the features and prepare the model for training."""
+def _train(job: _Job, stored: runs.RunRecord | None = None) -> dict[str, Any]:
+    """Train until the last step, after restoring the `stored` run if given; embed all videos with
+    the selected model and return a summary.
+    """
     execution = job.execution
     processes = execution.processes
     train = job.data.split("train")
@@ -245,7 +308,7 @@ def _open_trainer(job: _Job) -> Trainer:
             f"reading {format_size(store.size_bytes)} of features during training (see "
             "--preload-gib)"
         )
-    return Trainer(
+    trainer = Trainer(
         job.model,
         training_batches(job.model, train, store, job.config, processes.local_items),
         job.config,
@@ -261,119 +324,43 @@ def _open_trainer(job: _Job) -> Trainer:
             "seed": job.config.seed,
         },
     )
-
-
-def _train(job: _Job, trainer: Trainer) -> dict[str, Any]:
-    """Train until the last step, embed all videos with the selected model and return a summary."""
-    execution = job.execution
-    is_main = execution.processes.is_main
+    if stored:
+        _restore(trainer, stored, job)
     job.record.pop(runs.FILES_KEY, None)
-    if is_main:
+    if processes.is_main:
         _write_config(job)  # from here on, the run exists
-    tracked = {name: job.record[name] for name in ("dataset", "encoder", "column")}
-    first_step = trainer.state.step + 1 if trainer.state.step else 0
     with open_trackers(
-        execution.trackers if is_main else (), job.folder, tracked | job.config.flat(), first_step
+        execution.trackers if processes.is_main else (),
+        job.folder,
+        {name: job.record[name] for name in ("dataset", "encoder", "column")} | job.config.flat(),
+        trainer.state.step + 1 if trainer.state.step else 0,
     ) as trainer.trackers:
         trainer.train(execution.stop, execution.progress)
-    execution.processes.shutdown()
-    if not is_main:
+    processes.shutdown()
+    if not processes.is_main:
         return {}
     job.model.load_state_dict(load_file(job.folder / runs.MODEL_NAME))
     diagnostics = diagnose(job.model, trainer.batches)
     validation = trainer.state.best_metrics
     names = (runs.MODEL_NAME, runs.LAST_MODEL_NAME, runs.METRICS_NAME)
-    digests = {name: file_sha256(job.folder / name) for name in names}
     job.record |= {
         "validation": validation,
         "diagnostics": diagnostics,
-        runs.FILES_KEY: digests,
+        runs.FILES_KEY: {name: file_sha256(job.folder / name) for name in names},
     }
     _write_config(job)
-    embedded = _embed(job, trainer.batches.store)
     last = {
         name: value
         for name, value in trainer.state.records[-1].items()
         if name not in ("epoch", "step", "lr") and not name.startswith(runs.DIAGNOSTICS_PREFIX)
     }
-    findings = explain_diagnostics(diagnostics)
-    findings += explain_selection(trainer.state.records, trainer.select)
-    return embedded | {
+    return _embed(job, store) | {
         "steps": trainer.state.step,
         "last": last,
         "validation": validation,
-        "findings": findings,
+        "findings": explain_diagnostics(diagnostics)
+        + explain_selection(trainer.state.records, trainer.select),
     }
-
-
-def _embed(job: _Job, store: FeatureStore) -> dict[str, Any]:
-    """Embed all videos; return the name, dataset and folder of the run and the number of files."""
-    files = embed_videos(
-        job.folder,
-        job.record,
-        job.data,
-        store,
-        job.device,
-        job.execution.progress,
-        job.execution.stop,
-    )
-    return {
-        "run": job.folder.name,
-        "dataset": job.data.dataset,
-        "folder": str(job.folder),
-        "embedding_files": files,
-    }
-
-
-def _suggest_small_model(job: _Job) -> None:
-    method = job.config.method
-    if job.device.type == "cpu" and isinstance(method, ByovConfig) and method.depth >= PAPER_DEPTH:
-        ratio = job.data.column.removeprefix("merged/")
-        LOGGER.info(
-            "the paper's model is slow on a CPU; a smaller one takes minutes: "
-            f"byov-train --dataset {job.data.dataset} --ratio {ratio} --size small"
-        )
-
-
-def _recorded_config(
-    stored: runs.RunRecord, requested: Mapping[str, Any], *, may_extend: bool
-) -> RunConfig:
-    """Return the config of a run, possibly with more epochs; raise TrainError if the requested
-    settings differ.
-    """
-    config = run_config(stored)
-    is_folder = requested.get("encoder") == stored.encoder_folder
-    data = {
-        "dataset": stored.dataset,
-        "encoder": stored.encoder_folder if is_folder else stored.encoder,
-        "ratio": stored.ratio,
-    }
-    given = {name: value for name, value in requested.items() if value is not None}
-    settings = {name: value for name, value in given.items() if name not in (*data, "method")}
-    if given.get("method", config.method.name) == config.method.name:
-        check_names(config.method.name, settings)
-    longer = config.with_optimizer(epochs=given.get("epochs", 1), steps=None)
-    if may_extend and longer.optimizer.epochs > config.optimizer.epochs:
-        if config.optimizer.schedule != "constant":
-            raise TrainError(
-                f"{stored.name} cannot be extended: the learning rates of its "
-                f"{config.optimizer.schedule} schedule depend on the number of epochs, "
-                f"{config.optimizer.epochs}. Start another run with --epochs "
-                f"{longer.optimizer.epochs}."
-            )
-        config = longer
-    actual = config.flat() | data
-    changed = [
-        f"{name} {actual[name]!r}, not {value!r}"
-        for name, value in given.items()
-        if name in actual and value != actual[name]
-    ]
-    if changed:
-        raise TrainError(
-            f"{stored.name} was started with {'; '.join(changed)}. Omit these options or start "
-            "another run."
-        )
-    return config
 
 
 def _restore(trainer: Trainer, stored: runs.RunRecord, job: _Job) -> None:
@@ -400,6 +387,77 @@ def _restore(trainer: Trainer, stored: runs.RunRecord, job: _Job) -> None:
             f"multiple of --validate-every {validate_every}. Start another run."
         )
     LOGGER.info(f"resuming from step {trainer.state.step} of {trainer.total_steps}")
+    if is_extended and job.execution.processes.is_main:
+        (job.folder / runs.LAST_MODEL_NAME).unlink(missing_ok=True)  # marks a finished run
+
+
+def _embed(job: _Job, store: FeatureStore) -> dict[str, Any]:
+    """Embed all videos, plus sub-clips and prefixes of val and test videos, with the trained and
+    the untrained model.
+
+    Embeddings of videos that are no longer in the dataset are deleted. Raises Diverged if an
+    embedding is not finite, and Interrupted if `stop` returns true.
+    """
+    data = job.data
+    digest = runs.check_model(job.folder, job.record).sha256  # before loading, for clearer errors
+    trained = Method.from_pretrained(job.folder)
+    initial = build_method(data.width, trained.config)
+    if trained.standardization == "dataset":
+        initial.feature_mean.copy_(trained.feature_mean)
+        initial.feature_deviation.copy_(trained.feature_deviation)
+    models = [
+        (False, digest, trained.to(job.device).eval()),
+        (True, job.record["untrained_sha256"], initial.to(job.device).eval()),
+    ]
+    written: set[Path] = set()
+    for video in track(data.videos, job.execution.progress, "embedding", unit="video"):
+        if job.execution.stop():
+            raise Interrupted(
+                "stopped while embedding; continue with byov-train --run "
+                f"{job.folder.name} --embed-only"
+            )
+        features = torch.from_numpy(store.read(video)).to(job.device)
+        pts_seconds = read_array(video.path, "pts_seconds")
+        parts = embedded_parts(data.dataset, video.view, video.id, video.split, video.frames)
+        for (untrained, model_sha256, model), (protocol, clip) in product(models, parts):
+            start, end = clip or (0, video.frames)
+            if protocol == "online":  # embed each prefix and keep its last frame
+                lengths = prefix_lengths(video.frames)
+                frames = np.array(lengths) - 1
+                embedded = torch.stack([model.embed(features[:length])[-1] for length in lengths])
+            else:
+                frames = np.arange(start, end)
+                embedded = model.embed(features[start:end])
+            if not embedded.isfinite().all():
+                raise Diverged(
+                    f"The embeddings of {video.id} are not finite; the model is unusable."
+                )
+            provenance = EmbeddingProvenance(
+                run=job.folder.name,
+                model_sha256=model_sha256,
+                dataset=data.dataset,
+                view=video.view,
+                video=video.id,
+                encoder=data.identity["encoder"],
+                encoder_revision=data.identity["revision"],
+                encoder_sha256=data.identity["weights"],
+                preprocessing=data.identity["preprocessing"],
+                column=data.column,
+                column_sha256=video.sha256,
+                first_frame=start,
+            )
+            folder = runs.embeddings_folder(job.folder, protocol, untrained=untrained)
+            path = runs.embedding_path(folder, video.view, video.id, clip)
+            write_embedding(path, embedded.cpu().numpy(), pts_seconds[frames], provenance)
+            written.add(path)
+    for outdated in set(job.folder.glob("embeddings*/*/*.h5")) - written:
+        outdated.unlink(missing_ok=True)
+    return {
+        "run": job.folder.name,
+        "dataset": data.dataset,
+        "folder": str(job.folder),
+        "embedding_files": len(written),
+    }
 
 
 def training_record(data: TrainingData, config: RunConfig, untrained: Method) -> dict[str, Any]:
@@ -431,30 +489,6 @@ def training_record(data: TrainingData, config: RunConfig, untrained: Method) ->
         # the machine.
         "identity": hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest(),
     }
-
-
-def _check_features(
-    run: runs.RunRecord, current: dict[str, Any], *, same_labels: bool
-) -> dict[str, Any]:
-    """Return the training record of an existing run; raise TrainError if its features have
-    changed.
-    """
-    decisive = {
-        "encoder_sha256": "encoder",
-        "preprocessing": "preprocessing",
-        "compute_dtype": "compute type",
-    }
-    decisive["features_sha256"] = "features or list of train and val videos"
-    if same_labels:
-        decisive["labels_sha256"] = "labels, pairs or order of train and val videos"
-    for name, what in decisive.items():
-        if run.training.get(name) != current[name]:
-            raise TrainError(
-                f"The {what} of {run.dataset} changed since {run.name} was started. Start another "
-                "run."
-            )
-    kept = {name: value for name, value in run.training.items() if name != "settings"}
-    return kept | {"untrained_sha256": current["untrained_sha256"]}
 
 
 @contextmanager

@@ -1,10 +1,15 @@
-"""Method-agnostic training loop."""
+"""Method-agnostic training loop, and experiment trackers that log its metrics in addition to
+metrics.jsonl.
+"""
 
 import json
 import logging
 import math
+import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +31,11 @@ from byov.progress import NO_PROGRESS, Progress, Stop, never
 from byov.text import format_duration
 from byov.train.checkpoint import TrainingState, file_bytes, load_checkpoint, save_checkpoint
 from byov.train.config import OptimizerConfig, RunConfig
-from byov.train.diagnostics import diagnose
 from byov.train.distributed import SINGLE_PROCESS, Processes
 from byov.train.methods.base import Method
 from byov.train.networks import at_least_float32
 from byov.train.sampling import Batch, BatchSource
-from byov.train.trackers import Tracker
+from byov.train.validation import diagnose
 
 LOGGER = logging.getLogger(__name__)
 OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {
@@ -43,6 +47,8 @@ READ_LOSSES_EVERY = 10  # in steps; each read waits for the device
 TIMED_STEPS = 10
 SHORTEST_ESTIMATE_SECONDS = 60.0
 STEP_STREAM = 0x6D61736B  # separates the random numbers in steps from other uses of the seed
+
+Tracker = Callable[[Mapping[str, float], int], None]  # logs the metrics of a step
 
 
 def learning_rate(config: OptimizerConfig, step: int, steps_per_epoch: int) -> float:
@@ -292,3 +298,68 @@ class Trainer:
             f"{what} at step {step} (epoch {epoch}). Start another run with a lower --lr or "
             "--clip-grad 1."
         )
+
+
+def check_installed(packages: Sequence[str]) -> None:
+    """Raise TrainError if a tracker's package is not installed."""
+    for package in packages:
+        if find_spec(package) is None:
+            raise TrainError(f"--{package} needs a package: pip install {package}")
+
+
+@contextmanager
+def open_trackers(
+    names: Sequence[str], run: Path, config: Mapping[str, Any], first_step: int
+) -> Iterator[list[Tracker]]:
+    """Open trackers ("tensorboard", "wandb") for a run that starts at `first_step`; close them on
+    exit.
+    """
+    with ExitStack() as stack:
+        trackers = [_tensorboard(run, first_step, stack)] if "tensorboard" in names else []
+        yield trackers + ([_wandb(run, config, stack)] if "wandb" in names else [])
+
+
+def _tensorboard(run: Path, first_step: int, stack: ExitStack) -> Tracker:
+    """Return a tracker that writes event files to the `tensorboard` folder of the run."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    # Purge metrics that an interrupted run logged after its last checkpoint.
+    writer: Any = stack.enter_context(
+        SummaryWriter(str(run / "tensorboard"), purge_step=first_step)
+    )
+
+    def log(metrics: Mapping[str, float], step: int) -> None:
+        for name, value in metrics.items():
+            writer.add_scalar(name, value, step)
+        writer.flush()
+
+    return log
+
+
+def _wandb(run: Path, config: Mapping[str, Any], stack: ExitStack) -> Tracker:
+    """Return a tracker that logs to W&B; the W&B run id is saved, so that a resumed run continues
+    the same W&B run.
+    """
+    import wandb
+
+    id_file = run / "wandb" / "id"
+    id_file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        wandb_run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "byov"),
+            name=run.name,
+            id=id_file.read_text(encoding="utf-8").strip() if id_file.is_file() else None,
+            resume="allow",
+            dir=str(run),
+            config=dict(config),
+            settings=wandb.Settings(silent=True, console="off"),
+        )
+    except wandb.Error as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise TrainError(
+            f"--wandb: {reason}. Set WANDB_MODE=offline to log to files only."
+        ) from None
+    stack.callback(wandb_run.finish)
+    write_text(id_file, wandb_run.id + "\n")
+    # W&B ignores steps already logged.
+    return lambda metrics, step: wandb_run.log(dict(metrics), step=step)

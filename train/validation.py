@@ -1,7 +1,9 @@
-"""Validation metrics during training, computed with the functions of the evaluator."""
+"""Validation metrics, computed with the functions of the evaluator, and diagnostics of masked
+modeling: does the model beat trivial predictors, and does it use the other view?
+"""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 import numpy as np
@@ -15,11 +17,14 @@ from byov.evaluate.retrieval import mean_average_precision
 from byov.records import UNLABELED
 from byov.train.feature_store import CachedVideo, FeatureStore, TrainingData
 from byov.train.methods.base import Method
+from byov.train.sampling import BatchSource
 
 LOGGER = logging.getLogger(__name__)
 CROSS_VIEW = ("ego2exo", "exo2ego")
 K = 10  # map@10, as in the paper's main table
 TAU_STRIDE = 5  # every 5th frame, as in AE2's evaluator
+OBJECTIVES = {"self": "Self-view modeling", "cross": "Cross-view modeling"}
+REMEDY = "Train longer, pass --standardize dataset, or try another --lr."
 
 
 def selection_metric(data: TrainingData, select: str) -> str:
@@ -106,3 +111,77 @@ def cross_view_map(frames: Frames) -> dict[str, float]:
     return {
         direction: score for direction, score in means.items() if not isinstance(score, Missing)
     }
+
+
+def diagnose(model: Method, batches: BatchSource) -> dict[str, float]:
+    """Return `Method.diagnose` on a fixed batch of training clips; empty for most methods."""
+    if type(model).diagnose is Method.diagnose:
+        return {}
+    device = next(model.parameters()).device
+    clips = tuple(view.to(device) for view in batches.fixed_batch(items=16))
+    was_training = model.training
+    model.eval()
+    values = model.diagnose(clips, torch.Generator().manual_seed(0))
+    model.train(was_training)
+    return values
+
+
+def explain_diagnostics(values: Mapping[str, float]) -> list[str]:
+    """Describe the result of `Method.diagnose` in sentences, and what to do if the model has not
+    learned anything.
+    """
+    objectives = [name for name in OBJECTIVES if name in values]
+    if not objectives:
+        return []
+    losses = ", ".join(f"{name}-view {values[name]:.4g}" for name in objectives)
+    trivial = {name: values[f"trivial/{name}"] for name in ("constant", "view", "video")}
+    sentences = [
+        f"Reconstruction loss on training clips: {losses}. Predicting the mean frame of all clips "
+        "gives "
+        f"{trivial['constant']:.4g}, of the view {trivial['view']:.4g}, of each clip "
+        f"{trivial['video']:.4g}."
+    ]
+    sentences += [
+        f"{OBJECTIVES[name]} has learned no more than the mean frame of each clip "
+        f"({values[name]:.4g}, not below "
+        f"{trivial['video']:.4g}). {REMEDY}"
+        for name in objectives
+        if values[name] >= trivial["video"]
+    ]
+    if "cross" in values:
+        # Averaging also removes the order, but it is unlike any context seen in training, and
+        # another video of the view may serve as well as the drawn one. Reversing a context changes
+        # nothing but the order. An increase by 1% shows that the order is used.
+        is_used = values["cross/reversed"] > 1.01 * values["cross"]
+        sentences.append(
+            f"{OBJECTIVES['cross']} {'uses' if is_used else 'does not use'} the other view: its "
+            f"loss is {values['cross']:.4g} with the other view, {values['cross/reversed']:.4g} "
+            f"with it reversed in time, {values['cross/mean']:.4g} with its mean, and "
+            f"{values['cross/other']:.4g} with another video's."
+        )
+    return sentences
+
+
+def explain_selection(records: Sequence[Mapping[str, float]], select: str) -> list[str]:
+    """Say so if the saved model does not score higher on the val split than the untrained one.
+
+    `records` contains the lines of metrics.jsonl, `select` the metric that selects the saved model.
+    If the last model is saved, cross-view retrieval decides or, without labels, Kendall's tau.
+    """
+    metrics = ("retrieval", "tau") if select == "last" else (select,)
+    metric = next((name for name in metrics if name in records[0]), None)
+    if metric is None:  # the untrained model was not validated
+        return []
+    scores = {int(record["epoch"]): record[metric] for record in records if metric in record}
+    trained = {epoch: score for epoch, score in scores.items() if epoch}
+    if not trained:
+        return []
+    saved = max(trained) if select == "last" else max(trained, key=lambda epoch: trained[epoch])
+    if trained[saved] > scores[0]:
+        return []
+    return [
+        f"The untrained model scores higher on the val split ({metric} {scores[0]:.4f}) than the "
+        "saved one "
+        f"({trained[saved]:.4f}, epoch {saved}), so do not report this run as a trained model. "
+        f"{REMEDY}"
+    ]

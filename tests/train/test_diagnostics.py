@@ -2,7 +2,7 @@
 
 import pytest
 
-from byov.train.diagnostics import explain_diagnostics, explain_selection
+from byov.train.validation import explain_diagnostics, explain_selection
 
 TRIVIAL = {"trivial/constant": 2.0, "trivial/view": 1.6, "trivial/video": 1.2}
 CHANGED = {"cross/other": 0.86, "cross/reversed": 0.86, "cross/mean": 0.86}

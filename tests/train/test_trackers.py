@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from byov.errors import TrainError
-from byov.train.trackers import open_trackers
+from byov.train.trainer import open_trackers
 
 
 class StubWandb:

@@ -66,7 +66,6 @@ Training data, val scores and settings:
 {facts}
 ```
 """
-CARD_FACTS = ("dataset", "encoder", "column", "preprocessing", "recipe", "seed", "validation")
 
 
 class SavedModel(Record):
@@ -136,18 +135,20 @@ class Method(
         return self._hub_mixin_config
 
     def generate_model_card(self, *_: Any, **__: Any) -> ModelCard:
-        facts = {name: self.record[name] for name in CARD_FACTS if name in self.record}
-        settings = self.config.model_dump(
+        names = ("dataset", "encoder", "column", "preprocessing", "recipe", "seed", "validation")
+        facts = {name: self.record[name] for name in names if name in self.record}
+        facts["settings"] = self.config.model_dump(
             mode="json", exclude={"method": self.config.method.unused}
         )
-        text = CARD.format(
-            header=self._hub_mixin_info.model_card_data.to_yaml(),
-            title=self.config.title,
-            method=self.config.method.name,
-            parameters=sum(parameter.numel() for parameter in self.parameters()) / 1e6,
-            facts=json.dumps(facts | {"settings": settings}, indent=1),
+        return ModelCard(
+            CARD.format(
+                header=self._hub_mixin_info.model_card_data.to_yaml(),
+                title=self.config.title,
+                method=self.config.method.name,
+                parameters=sum(parameter.numel() for parameter in self.parameters()) / 1e6,
+                facts=json.dumps(facts, indent=1),
+            )
         )
-        return ModelCard(text)
 
     @classmethod
     def from_pretrained(
@@ -166,7 +167,17 @@ class Method(
         """
         folder = Path(pretrained_model_name_or_path)
         if not folder.is_dir():
-            folder = _download(str(folder), **download)
+            try:
+                config_file = hf_hub_download(str(folder), CONFIG_NAME, **download)
+                hf_hub_download(str(folder), MODEL_NAME, **download)
+            except (HFValidationError, HfHubHTTPError, OSError) as error:
+                reason = str(error).strip().partition("\n")[0]
+                raise TrainError(
+                    f"{folder} is neither a folder nor a model on the Hugging Face Hub. Pass the "
+                    "folder of a run, such as runs/demo-byov; byov-runs lists the runs. "
+                    f"({reason})"
+                ) from None
+            folder = Path(config_file).parent
         path = folder / CONFIG_NAME
         try:
             saved = checked(SavedModel, **read_config(folder))
@@ -203,12 +214,6 @@ class Method(
             mean, deviation = feature_statistics(read(video) for video in videos)
             self.feature_mean.copy_(mean)
             self.feature_deviation.copy_(deviation)
-
-    def copy_feature_statistics(self, other: "Method") -> None:
-        """Copy the statistics for `--standardize dataset` from a model with the same settings."""
-        if self.standardization == "dataset":
-            self.feature_mean.copy_(other.feature_mean)
-            self.feature_deviation.copy_(other.feature_deviation)
 
     def training_state(self) -> dict[str, Tensor]:
         """Return training-only state, which is saved in checkpoints but not in the model file."""
@@ -292,19 +297,6 @@ def training_batches(
     )
 
 
-def _download(name: str, **options: Any) -> Path:
-    """Download a model from the Hugging Face Hub and return its folder."""
-    try:
-        paths = [hf_hub_download(name, file, **options) for file in (CONFIG_NAME, MODEL_NAME)]
-    except (HFValidationError, HfHubHTTPError, OSError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise TrainError(
-            f"{name} is neither a folder nor a model on the Hugging Face Hub. Pass the folder of a "
-            f"run, such as runs/demo-byov; byov-runs lists the runs. ({reason})"
-        ) from None
-    return Path(paths[0]).parent
-
-
 def check_sizes(weights: Path, width: int, config: RunConfig) -> None:
     """Raise TrainError unless the tensor shapes in a file match the model, without allocating the
     model.
@@ -336,15 +328,13 @@ def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
 def feature_statistics(videos: Iterable[NDArray[np.floating]]) -> tuple[Tensor, Tensor]:
     """Return the mean and the standard deviation (width,) over all frames of videos (T, width)."""
     count = 0
-    total = np.zeros(())
-    squares = np.zeros(())
+    sums = np.zeros((2, 1))
     for video in videos:
         features = video.astype(np.float64)
         count += len(features)
-        total = total + features.sum(axis=0)
-        squares = squares + np.square(features).sum(axis=0)
-    mean = total / count
-    deviation = np.sqrt(np.maximum(squares / count - np.square(mean), 0)) + SMALLEST_DEVIATION
+        sums = sums + np.stack([features.sum(axis=0), np.square(features).sum(axis=0)])
+    mean, mean_square = sums / count
+    deviation = np.sqrt(np.maximum(mean_square - np.square(mean), 0)) + SMALLEST_DEVIATION
     return torch.from_numpy(mean).float(), torch.from_numpy(deviation).float()
 
 
@@ -387,9 +377,8 @@ class BackboneMethodConfig(EncoderConfig, MethodConfig):
 
     @property
     def unused(self) -> set[str]:
-        encoder_only = EncoderConfig.model_fields.keys() - {"latent"}
-        unused = set() if self.has_encoder else encoder_only
-        return unused | (set() if self.backbone == "frame" else {"context"})
+        unused = set() if self.has_encoder else EncoderConfig.model_fields.keys() - {"latent"}
+        return unused if self.backbone == "frame" else {*unused, "context"}
 
     @model_validator(mode="after")
     def _options_have_an_effect(self) -> Self:
@@ -481,18 +470,18 @@ class PairMethod(BackboneMethod):
         self.pairs = pairs
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
-        draw = draw_pair(videos, self.pairs, self.frames, self.crop)
-        return Sampler(videos, draw, self.backbone.context)
+        return Sampler(
+            videos,
+            draw_pair(videos, self.pairs, self.frames, self.crop),
+            self.backbone.context,
+        )
 
 
 def hide_padding(logits: Tensor, padding: Tensor) -> Tensor:
-    """Mask logits (N, ..., T) so that a softmax over T ignores padding (N, T), unless all frames
-    are padding.
+    """Mask logits (N, S, T) so that a softmax over T ignores padding (N, T), unless all frames are
+    padding.
     """
-    between = (1,) * (logits.dim() - padding.dim())
-    return logits.masked_fill(
-        padding.view(len(padding), *between, -1), torch.finfo(logits.dtype).min
-    )
+    return logits.masked_fill(padding[:, None], torch.finfo(logits.dtype).min)
 
 
 def mean_over_items(values: Tensor, counted: Tensor) -> Tensor:

@@ -67,11 +67,11 @@ class TcnConfig(BackboneMethodConfig):
         return f"tcn-{self.tcn}"
 
     @classmethod
-    def variant_defaults(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        single_triplets = (
-            given.get("tcn", "single") == "single" and given.get("tcn_loss") == "triplet"
-        )
-        return {"frames": 36} if single_triplets else {}  # default in the TCN authors' code
+    def defaults(cls, dataset: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        usual = super().defaults(dataset, given)
+        if given.get("tcn", "single") == "single" and given.get("tcn_loss") == "triplet":
+            usual["frames"] = 36  # default in the TCN authors' code
+        return usual
 
     def check_sampling(self, sampling: SamplingConfig) -> None:
         if self.tcn != "single" and sampling.crop != WHOLE_VIDEO:
@@ -103,23 +103,25 @@ class Tcn(BackboneMethod):
         self.unit_norm = self.uses_triplets
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
-        context = self.backbone.context
         if self.view == "single":
             pick_video = sampling.pick_one(videos)
             draw = draw_consecutive if self.uses_triplets else draw_earlier
             return Sampler(
-                videos, lambda rng: draw(pick_video(rng), self.frames, self.crop, rng), context
+                videos,
+                lambda rng: draw(pick_video(rng), self.frames, self.crop, rng),
+                self.backbone.context,
             )
         if self.view == "multi":
-            reason = "--tcn multi needs them (--tcn unpaired does not)"
-            pick = sampling.pick_synchronized(videos, reason)
-            span = SPAN
+            pick = sampling.pick_synchronized(
+                videos, "--tcn multi needs them (--tcn unpaired does not)"
+            )
         else:
-            reason = "--tcn unpaired needs both views"
-            pick = sampling.pick_views(videos, reason)
-            span = LARGEST
+            pick = sampling.pick_views(videos, "--tcn unpaired needs both views")
+        span = SPAN if self.view == "multi" else LARGEST
         return Sampler(
-            videos, lambda rng: draw_same_times(*pick(rng), self.frames, span, rng), context
+            videos,
+            lambda rng: draw_same_times(*pick(rng), self.frames, span, rng),
+            self.backbone.context,
         )
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:
@@ -141,10 +143,10 @@ class Tcn(BackboneMethod):
         else:  # ego frames that map to the same frame of a short exo video count as one moment
             times = clips[1].index.repeat(1, 2)
             radii = (0, 0)
-        positive, negative = positive_and_negative(times, *radii)
         padding = torch.cat([clip.padding for clip in clips], dim=1)
-        unit = F.normalize(at_least_float32(torch.cat(list(z), dim=1)), dim=-1)
-        return {"loss": semi_hard_triplets(unit, positive, negative, padding, margin=self.margin)}
+        unit = F.normalize(at_least_float32(torch.cat(z, dim=1)), dim=-1)
+        pairs = positive_and_negative(times, *radii)
+        return {"loss": semi_hard_triplets(unit, *pairs, padding, margin=self.margin)}
 
 
 def draw_earlier(
