@@ -11,7 +11,7 @@ import os
 import secrets
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO
@@ -21,8 +21,6 @@ from filelock import FileLock, Timeout
 LOGGER = logging.getLogger(__name__)
 
 PARTIAL_SUFFIX = ".partial"
-NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
-NO_WAIT_SECONDS = 0.1  # tolerates `is_locked` in another process, which holds the lock briefly
 _live: dict["PartialFile", FileLock] = {}  # temporary files of this process and their locks
 # Lock that is held while a file or folder is created or renamed. An exit handler can acquire it
 # before `discard_own` to prevent other threads from creating files afterwards.
@@ -119,11 +117,10 @@ def remove_abandoned(folder: Path, *, recursive: bool = True) -> None:
     subfolders.
     """
     for lock_path in folder.glob(f"{'**/' * recursive}.*{PARTIAL_SUFFIX}.lock"):
-        partial = lock_path.with_suffix("")
         # Timeout: a live writer holds the lock. OSError: the file is gone or belongs to another
         # user.
         with suppress(Timeout, OSError), FileLock(lock_path, timeout=0):
-            partial.unlink(missing_ok=True)
+            lock_path.with_suffix("").unlink(missing_ok=True)
             lock_path.unlink(missing_ok=True)
 
 
@@ -142,19 +139,15 @@ def exclusive(lock_path: Path, *, busy: Exception | None = None) -> Iterator[Non
     In a read-only folder there is nothing to protect, so the block runs without a lock.
     """
     make_folder(lock_path.parent)
-    try:
-        lock = _acquire(lock_path, wait=busy is None)
-    except OSError as error:
-        if busy is not None and isinstance(error, BlockingIOError):
-            raise busy from None
-        if error.errno not in NOT_WRITABLE:
-            raise
+    with ExitStack() as stack:
+        try:
+            stack.callback(_acquire(lock_path, wait=busy is None).release)
+        except OSError as error:
+            if busy is not None and isinstance(error, BlockingIOError):
+                raise busy from None
+            if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+                raise
         yield
-        return
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def is_locked(lock_path: Path) -> bool:
@@ -174,9 +167,8 @@ def _acquire(lock_path: Path, *, wait: bool = False) -> FileLock:
     """Acquire a lock; if the file system does not support locks, warn once and continue without
     one.
     """
-    lock = FileLock(
-        lock_path, timeout=-1 if wait else NO_WAIT_SECONDS, mode=0o666, thread_local=False
-    )
+    # 0.1 seconds tolerate `is_locked` in another process, which holds the lock briefly.
+    lock = FileLock(lock_path, timeout=-1 if wait else 0.1, mode=0o666, thread_local=False)
     try:
         lock.acquire(poll_interval=0.005)
     except Timeout:

@@ -78,13 +78,15 @@ class FeatureWriter(hdf5.RowWriter):
         self, provenance: Provenance, *, fps: float, truncated: bool, corrupt_frames: int = 0
     ) -> None:
         """Write the header and move the file to its final name."""
-        facts = {
-            "fps": float(fps),
-            "truncated": truncated,
-            "corrupt_frames": corrupt_frames,
-            "complete": True,
-        }
-        self.finish(asdict(provenance) | facts)
+        self.finish(
+            {
+                **asdict(provenance),
+                "fps": float(fps),
+                "truncated": truncated,
+                "corrupt_frames": corrupt_frames,
+                "complete": True,
+            }
+        )
 
 
 def read_header(path: Path, remedy: str = EXTRACT_AGAIN) -> Header:
@@ -100,9 +102,9 @@ def video_header(folder: Path, view: str, video: str) -> Header:
     """
     header = read_header(video_path(folder, view, video))
     if (header.provenance.view, header.provenance.video) != (view, video):
-        owner = f"{header.provenance.view}/{header.provenance.video}"
         raise CacheError(
-            f"{header.path}: features of {owner}, not of {view}/{video}; {EXTRACT_AGAIN}"
+            f"{header.path}: features of {header.provenance.view}/{header.provenance.video}, not "
+            f"of {view}/{video}; {EXTRACT_AGAIN}"
         )
     return header
 

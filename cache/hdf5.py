@@ -33,9 +33,6 @@ EXTRACT_AGAIN = "delete it and run byov-extract again"
 
 CHUNK_ROWS = 64  # rows per chunk; a short video wastes less than one chunk
 BLOCK_ROWS = 4 * CHUNK_ROWS  # rows per write; every HDF5 call has a fixed cost
-# disk space to reserve for HDF5's own structures
-METADATA_BYTES = 1 << 20
-METADATA_FRACTION = 0.02
 MAX_ATTRIBUTES = 64
 MAX_ATTRIBUTE_BYTES = 1 << 16
 
@@ -56,7 +53,7 @@ class RowWriter:
         with creation:
             self._partial = PartialFile(path)
             try:
-                self._reserve(METADATA_BYTES)
+                self._reserve(1 << 20)  # for HDF5's own structures
                 # PartialFile holds its own lock, which conflicts with HDF5's on some file systems.
                 self._file = h5py.File(self._partial.path, "w", locking=False, rdcc_nbytes=0)
                 self._reserve(0)  # reserve the space again, since opening the file truncated it
@@ -67,11 +64,11 @@ class RowWriter:
     def append(self, rows: Mapping[str, NDArray[Any]]) -> None:
         """Append n rows to every column, as arrays of shape `(n, *row_shape)`."""
         if not self._pending:
-            for name, values in rows.items():
-                self._pending[name] = np.empty(
-                    (0, *values.shape[1:]), DTYPES.get(name, values.dtype)
-                )
-                self._digests[name] = hashlib.sha256()
+            self._pending = {
+                name: np.empty((0, *values.shape[1:]), DTYPES.get(name, values.dtype))
+                for name, values in rows.items()
+            }
+            self._digests = {name: hashlib.sha256() for name in rows}
         lengths = {len(values) for values in rows.values()}
         if rows.keys() != self._pending.keys() or len(lengths) > 1:
             given = ", ".join(f"{name} ({len(values)} rows)" for name, values in rows.items())
@@ -136,7 +133,7 @@ class RowWriter:
         """Allocate disk space in advance, because HDF5 crashes the process when one of its own
         writes fails.
         """
-        self._reserved_bytes += int(size_bytes * (1 + METADATA_FRACTION))
+        self._reserved_bytes += int(size_bytes * 1.02)  # 2% for HDF5's own structures
         if not hasattr(os, "posix_fallocate"):
             return
         descriptor = os.open(self._partial.path, os.O_RDWR)
@@ -323,11 +320,10 @@ def _open_dataset(file: h5py.File, name: str) -> h5py.h5d.DatasetID:
         raise ValueError(f"{name!r} has unexpected dtype {dtype} or shape {shape}")
     if prod(shape) * dtype.itemsize > file.id.get_filesize():
         raise ValueError(f"{name!r} of shape {shape} is larger than the file")
-    filters = {settings.get_filter(index)[0] for index in range(settings.get_nfilters())}
     if (
         settings.get_layout() != h5py.h5d.CHUNKED
         or settings.get_chunk() != (CHUNK_ROWS, *shape[1:])
-        or not filters <= {h5py.h5z.FILTER_FLETCHER32}  # only compression is dangerous
+        or settings.get_nfilters()
     ):
         raise ValueError(f"{name!r} has a storage layout that byov does not write")
     # HDF5 would return zeros for missing chunks.

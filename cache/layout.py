@@ -73,8 +73,10 @@ def encoder_folders(features_dir: Path, dataset: str | None = None) -> list[Path
     dataset = dataset and dataset_folder(dataset)
     if dataset is not None and dataset not in [folder.name for folder in datasets]:
         there = ", ".join(folder.name for folder in datasets) or "nothing"
-        advice = f"Choose one of them, or extract it: byov-extract --dataset {dataset}"
-        raise CacheError(f"{features_dir} has no dataset {dataset!r}; it has {there}. {advice}")
+        raise CacheError(
+            f"{features_dir} has no dataset {dataset!r}; it has {there}. Choose one of them, or "
+            f"extract it: byov-extract --dataset {dataset}"
+        )
     return [
         folder
         for parent in datasets
@@ -91,9 +93,7 @@ def video_path(encoder_folder: Path, view: str, video_id: str) -> Path:
 def cached_files(encoder_folder: Path) -> Iterator[Path]:
     """Yield the finished files in an encoder or embedding folder, sorted by view and name."""
     for view in VIEWS:
-        yield from sorted(
-            path for path in (encoder_folder / view).glob("*.h5") if not path.name.startswith(".")
-        )
+        yield from sorted((encoder_folder / view).glob("[!.]*.h5"))
 
 
 def ratio_key(ratio: float) -> str:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict, field, fields
+from dataclasses import asdict, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -28,7 +28,7 @@ T = TypeVar("T")
 INDEX_NAME = "index.json"
 
 
-@dataclass(frozen=True, slots=True, config=READ_FROM_FILE)
+@dataclass(frozen=True, config=READ_FROM_FILE)
 class VideoEntry:
     """A video in the manifest."""
 
@@ -41,9 +41,6 @@ class VideoEntry:
     labels: tuple[int, ...] | None
     actions: tuple[int, ...] | None  # video-level action classes, if the dataset has them
     pair: str | None = None  # id shared by the ego and the exo video of one performance
-
-
-_ENTRY_FIELDS = tuple(field.name for field in fields(VideoEntry))
 
 
 @dataclass(frozen=True, config=READ_FROM_FILE)
@@ -69,8 +66,9 @@ class Manifest:
             "actions": self.actions,
         }
         start = json.dumps(head, indent=1, ensure_ascii=False).removesuffix("\n}")
-        values = ({name: getattr(video, name) for name in _ENTRY_FIELDS} for video in self.videos)
-        lines = ",\n".join("  " + json.dumps(video, ensure_ascii=False) for video in values)
+        lines = ",\n".join(
+            "  " + json.dumps(vars(video), ensure_ascii=False) for video in self.videos
+        )
         return digests.seal(f'{start},\n "videos": [\n{lines}\n ]\n}}\n'.encode()).decode()
 
 
@@ -108,15 +106,11 @@ class FileIndex:
         write_bytes(folder / INDEX_NAME, (json.dumps(asdict(self), indent=1) + "\n").encode())
 
 
-_MANIFEST = TypeAdapter(Manifest)
-_INDEX = TypeAdapter(FileIndex)
-
-
 def load_manifest(path: Path) -> Manifest:
     """Read a manifest and verify its digest; raise CacheError if it is missing, damaged or
     edited.
     """
-    return _read(path, _MANIFEST, digests.read_sealed_json)
+    return _read(path, Manifest, digests.read_sealed_json)
 
 
 def load_index(folder: Path) -> FileIndex:
@@ -151,24 +145,23 @@ def relative_sources(folder: Path, videos: dict[str, Path]) -> dict[str, str]:
     moved.
     """
     start = os.path.realpath(folder)
-    relative = {
-        video: os.path.relpath(os.path.realpath(path), start)
+    # JSON cannot represent file names that are not UTF-8, so their invalid bytes are replaced.
+    return {
+        video: os.fsencode(os.path.relpath(os.path.realpath(path), start)).decode(errors="replace")
         for video, path in sorted(videos.items())
     }
-    # JSON cannot represent file names that are not UTF-8, so their invalid bytes are replaced.
-    return {video: os.fsencode(path).decode(errors="replace") for video, path in relative.items()}
 
 
 def _read_index(folder: Path) -> FileIndex:
     path = folder / INDEX_NAME
-    return _read(path, _INDEX, json.loads) if path.exists() else FileIndex()
+    return _read(path, FileIndex, json.loads) if path.exists() else FileIndex()
 
 
-def _read(path: Path, adapter: TypeAdapter[T], parse: Callable[[bytes], dict[str, Any]]) -> T:
+def _read(path: Path, kind: type[T], parse: Callable[[bytes], dict[str, Any]]) -> T:
     try:
         content = path.read_bytes()
         digests.check_schema(parse(content)["schema_version"], path)
-        return adapter.validate_json(content)
+        return TypeAdapter(kind).validate_json(content)
     except digests.NewerSchemaError:
         raise
     except FileNotFoundError:

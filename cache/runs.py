@@ -113,10 +113,11 @@ def embedding_path(
 
 def list_runs(runs_dir: Path) -> list[str]:
     """Return the names of all runs, newest first."""
-    configs = [
-        path for path in runs_dir.glob(f"*/{CONFIG_NAME}") if not path.parent.name.startswith(".")
-    ]
-    newest_first = sorted(configs, key=lambda path: (path.stat().st_mtime_ns, path), reverse=True)
+    newest_first = sorted(
+        runs_dir.glob(f"[!.]*/{CONFIG_NAME}"),
+        key=lambda path: (path.stat().st_mtime_ns, path),
+        reverse=True,
+    )
     return [path.parent.name for path in newest_first]
 
 
@@ -254,12 +255,9 @@ class RunSummary:
         """Short text such as "stopped at epoch 76 of 300"."""
         if self.state == "finished" or self.epoch is None:
             return self.state
-        where = f"epoch {self.epoch}" + (f" of {self.epochs}" if self.epochs is not None else "")
-        return (
-            f"{self.state}, at {where}"
-            if self.state == "in training"
-            else f"{self.state} at {where}"
-        )
+        comma = "," if self.state == "in training" else ""
+        total = "" if self.epochs is None else f" of {self.epochs}"
+        return f"{self.state}{comma} at epoch {self.epoch}{total}"
 
 
 def summarize_run(run: RunRecord) -> RunSummary:
@@ -344,15 +342,12 @@ def read_metrics(run: RunRecord) -> list[dict[str, Any]]:
         return []
     records = []
     for line in lines:
-        try:
-            record = json.loads(line)
+        with suppress(ValueError, AttributeError, OverflowError, RecursionError):
             numbers = {
                 name: value
-                for name, value in record.items()
+                for name, value in json.loads(line).items()
                 if type(value) in (int, float) and isfinite(value)
             }
-        except (ValueError, AttributeError, OverflowError, RecursionError):
-            continue
-        if type(numbers.get("epoch")) is int:
-            records.append(numbers)
+            if type(numbers.get("epoch")) is int:
+                records.append(numbers)
     return records

@@ -8,7 +8,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
-from byov.cache import runs
 from byov.cache.digests import SEAL_NAME, check_weights
 from byov.cache.embeddings import EMBED_AGAIN, check_current, check_training_data
 from byov.cache.features import Header, check_same_identity, read_header, video_header
@@ -29,6 +28,12 @@ from byov.cache.runs import (
     METRICS_NAME,
     MODEL_NAME,
     RunRecord,
+    check_file,
+    check_model,
+    checkpoint_files,
+    embedding_path,
+    embeddings_folder,
+    read_run,
 )
 from byov.errors import CacheError
 
@@ -86,12 +91,10 @@ class Checked:
 
 def verify_all(features_dir: Path, runs_dir: Path, dataset: str | None = None) -> Iterator[Checked]:
     """Verify the digests of all files in the cache and the runs, or only those of one dataset."""
+    folders = {path.parents[0] for path in features_dir.glob("[!.]*/manifest.json")}
     # Include datasets whose manifest was deleted.
-    folders = sorted({path.parents[0] for path in features_dir.glob("[!.]*/manifest.json")})
-    folders += sorted(
-        {path.parents[2] for path in features_dir.glob("[!.]*/*/*/*.h5")} - set(folders)
-    )
-    chosen = [folder for folder in folders if dataset in (None, folder.name)]
+    folders |= {path.parents[2] for path in features_dir.glob("[!.]*/*/*/*.h5")}
+    chosen = sorted(folder for folder in folders if dataset in (None, folder.name))
     if not chosen:
         encoder_folders(features_dir, dataset)  # raises if there is no such cache
     for folder in chosen:
@@ -158,11 +161,10 @@ def _check_absent(
 ) -> Iterator[Checked]:
     absent = [path for path in expected if path not in set(present)]
     if absent:
-        problem = (
-            f"{len(absent)} of {len(expected)} files are missing (first: "
-            f"{absent[0].relative_to(folder)})"
+        first = absent[0].relative_to(folder)
+        yield Checked(
+            folder, f"{len(absent)} of {len(expected)} files are missing (first: {first})", remedy
         )
-        yield Checked(folder, problem, remedy)
 
 
 def verify_run(
@@ -171,7 +173,7 @@ def verify_run(
     """Check all files of a run, unless it was trained on another dataset."""
     config = runs_dir / name / CONFIG_NAME
     try:
-        run = runs.read_run(runs_dir, name)
+        run = read_run(runs_dir, name)
     except CacheError as error:
         yield Checked(config, _without_path(error, config), RESTORE)
         return
@@ -201,9 +203,9 @@ def _verify_models(run: RunRecord) -> Iterator[Checked]:
 
     def check(path: Path) -> bool:
         if path.name == METRICS_NAME:
-            return runs.check_file(path, run.training)
+            return check_file(path, run.training)
         if path.name in remedies:
-            return bool(runs.check_model(run.folder, run.training, path.name).metadata)
+            return bool(check_model(run.folder, run.training, path.name).metadata)
         if not check_weights(path, run.training).metadata:
             raise CacheError(f"{path}: without a digest, so it was damaged or not written by byov")
         return True
@@ -211,7 +213,7 @@ def _verify_models(run: RunRecord) -> Iterator[Checked]:
     for name, remedy in remedies.items():
         if (run.folder / name).exists() or (name == MODEL_NAME and FILES_KEY in run.training):
             yield _run_check(run.folder / name, remedy, check)
-    for path in runs.checkpoint_files(run):
+    for path in checkpoint_files(run):
         yield _run_check(path, f"delete it; {resume} continues from the previous one", check)
 
 
@@ -224,7 +226,7 @@ def _verify_embeddings(
     trained = None
     remedy = f"byov-train --run {run.name} --embed-only"
     with suppress(CacheError):  # _verify_models reports problems with the model
-        trained = runs.check_model(run.folder, run.training).sha256
+        trained = check_model(run.folder, run.training).sha256
 
     def check(path: Path) -> bool:
         for column in ("embedding", "pts_seconds"):
@@ -239,7 +241,7 @@ def _verify_embeddings(
 
     features = features_dir / run.dataset / run.encoder_folder
     for untrained, protocol in product((False, True), get_args(Protocol)):
-        folder = runs.embeddings_folder(run.folder, protocol, untrained=untrained)
+        folder = embeddings_folder(run.folder, protocol, untrained=untrained)
         present = list(cached_files(folder))
         for path in present:
             yield _run_check(path, remedy, check)
@@ -247,7 +249,7 @@ def _verify_embeddings(
             folder.is_dir() or (protocol, untrained) == ("standard", False)
         ):
             expected = [
-                runs.embedding_path(folder, video.view, video.id, clip)
+                embedding_path(folder, video.view, video.id, clip)
                 for video in videos
                 if video.frames and video_path(features, video.view, video.id).is_file()
                 for part, clip in embedded_parts(
