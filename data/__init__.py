@@ -13,7 +13,7 @@ from byov.errors import DatasetError
 from byov.folders import dataset_folder
 from byov.progress import NO_PROGRESS, Progress
 
-METAWORLD = {f"metaworld-{task}": task for task in (*metaworld.TASKS, *metaworld.WAITING_TASKS)}
+METAWORLD = [f"metaworld-{task}" for task in (*metaworld.TASKS, *metaworld.WAITING_TASKS)]
 WITHOUT_DOWNLOAD = ("demo", *METAWORLD)
 READERS: dict[str, Callable[[str, Path], Dataset]] = {
     **dict.fromkeys(ae2.KEY_EVENTS, ae2.read_ae2),
@@ -42,9 +42,16 @@ def open_dataset(name: str, datasets_dir: Path, progress: Progress = NO_PROGRESS
         )
     root = datasets_dir / name
     if name == "demo" and not root.exists():
-        _copy_demo(root)
+        root.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=root.parent, prefix=f".{root.name}-") as scratch:
+            copy = shutil.copytree(Path(__file__).with_name("demo"), Path(scratch) / root.name)
+            try:
+                copy.rename(root)
+            except OSError:
+                if not root.is_dir():  # another process may have copied it concurrently
+                    raise
     if name in METAWORLD and not (root / "videos.csv").exists():
-        metaworld.write_dataset(root, METAWORLD[name], progress=progress)
+        metaworld.write_dataset(root, name.removeprefix("metaworld-"), progress=progress)
     if not root.is_dir():
         raise DatasetError(
             f"{root.absolute()} is missing or not a folder. Download {name} from "
@@ -52,14 +59,3 @@ def open_dataset(name: str, datasets_dir: Path, progress: Progress = NO_PROGRESS
             "or set --datasets-dir. To try byov without a download, use --dataset demo."
         )
     return READERS[name](name, root)
-
-
-def _copy_demo(root: Path) -> None:
-    root.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=root.parent, prefix=f".{root.name}-") as scratch:
-        copy = shutil.copytree(Path(__file__).with_name("demo"), Path(scratch) / root.name)
-        try:
-            copy.rename(root)
-        except OSError:
-            if not root.is_dir():  # another process may have copied it concurrently
-                raise

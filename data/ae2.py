@@ -11,7 +11,7 @@ has only one list of labels for both.
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 from byov.data.dataset import Dataset, Video, require_views
@@ -42,9 +42,7 @@ def read_ae2(name: str, root: Path) -> Dataset:
     labels = read_labels(root / "label.pickle")
     phases = tuple(f"{before} to {after}" for before, after in pairwise(KEY_EVENTS[name]))
     videos = []
-    for path, view, split in (
-        _listed_in_csv(root) if name in LISTED_IN_CSV else _in_split_folders(root)
-    ):
+    for path, view, split in _list_videos(name, root):
         if path.stem not in labels:
             raise DatasetError(f"{path}: no labels for {path.stem!r} in {root / 'label.pickle'}")
         last = max(labels[path.stem], default=0)
@@ -91,9 +89,11 @@ def _with_pairs(videos: list[Video]) -> Iterator[Video]:
             yield replace(video, id=f"{video.id}-{video.view}", pair=pair)
 
 
-def _listed_in_csv(root: Path) -> Iterator[tuple[Path, View, Split]]:
-    for split in SPLITS:
-        for view in VIEWS:
+def _list_videos(name: str, root: Path) -> Iterator[tuple[Path, View, Split]]:
+    for split, view in product(SPLITS, VIEWS):
+        if name not in LISTED_IN_CSV:
+            paths = sorted((root / split / view).glob("[!.]*.mp4"))
+        else:
             list_file = root / view / f"{split}.csv"
             try:
                 lines = list_file.read_text(encoding="utf-8-sig").splitlines()
@@ -103,13 +103,5 @@ def _listed_in_csv(root: Path) -> Iterator[tuple[Path, View, Split]]:
                 ) from None
             except UnicodeDecodeError:
                 raise DatasetError(f"{list_file}: not a text file") from None
-            for line in filter(None, map(str.strip, lines)):
-                yield root / view / line, view, split
-
-
-def _in_split_folders(root: Path) -> Iterator[tuple[Path, View, Split]]:
-    for split in SPLITS:
-        for view in VIEWS:
-            for path in sorted((root / split / view).glob("*.mp4")):
-                if not path.name.startswith("."):
-                    yield path, view, split
+            paths = [root / view / line.strip() for line in lines if line.strip()]
+        yield from ((path, view, split) for path in paths)

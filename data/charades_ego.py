@@ -15,34 +15,29 @@ from byov.errors import DatasetError
 from byov.records import Split
 
 NUM_CLASSES = 157
-# Id of the video of the same script in the other view; missing in older releases.
-_PARTNER_COLUMN = "charades_video"
-_ACTION = re.compile(r"c(\d{3}) \S+ \S+")
 
 
 def read_charades_ego(name: str, root: Path) -> Dataset:
-    """Read Charades-Ego from the folder `root`."""
-    rows = [row for split in ("train", "test") for row in _read_list(root, split)]
-    actions = tuple(f"c{index:03d}" for index in range(NUM_CLASSES))
-    dataset = Dataset(name, root, tuple(_with_pairs(rows)), action_names=actions)
-    require_views(dataset, ("train", "test"))
-    return dataset
+    """Read Charades-Ego from the folder `root`.
 
-
-def _with_pairs(rows: list[tuple[Video, str]]) -> Iterator[Video]:
-    """Pair each video with its partner in the other view and the same split; the first match
-    wins.
+    Each video is paired with its partner if that is in the other view and the same split; the first
+    match wins.
     """
-    videos = {video.id: video for video, _ in rows}
+    rows = [row for split in ("train", "test") for row in _read_list(root, split)]
+    by_id = {video.id: video for video, _ in rows}
     pairs: dict[str, str] = {}
     for video, partner in rows:
-        other = videos.get(partner)
+        other = by_id.get(partner)
         if other is None or other.view == video.view or other.split != video.split:
             continue
         if video.id not in pairs and other.id not in pairs:
             pairs[video.id] = pairs[other.id] = video.id
-    for video, _ in rows:
-        yield replace(video, pair=pairs.get(video.id))
+    videos = tuple(replace(video, pair=pairs.get(video.id)) for video, _ in rows)
+    dataset = Dataset(
+        name, root, videos, action_names=tuple(f"c{index:03d}" for index in range(NUM_CLASSES))
+    )
+    require_views(dataset, ("train", "test"))
+    return dataset
 
 
 def _read_list(root: Path, split: Split) -> Iterator[tuple[Video, str]]:
@@ -61,14 +56,14 @@ def _read_list(root: Path, split: Split) -> Iterator[tuple[Video, str]]:
             path=root / f"{row['id']}.mp4",
             actions=_parse_actions(row["actions"] or "", source),
         )
-        yield video, row.get(_PARTNER_COLUMN) or ""
+        yield video, row.get("charades_video") or ""  # missing in older releases
 
 
 def _parse_actions(text: str, source: str) -> tuple[int, ...]:
     """Return the classes in a cell such as "c092 11.90 21.20;c147 0.00 12.60", here (92, 147)."""
     classes = set()
     for part in filter(None, text.split(";")):
-        match = _ACTION.fullmatch(part.strip())
+        match = re.fullmatch(r"c(\d{3}) \S+ \S+", part.strip())
         if match is None or int(match[1]) >= NUM_CLASSES:
             raise DatasetError(
                 f"{source}: action {part!r}. Expected a class and two times, as in 'c092 11.90 "

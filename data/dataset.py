@@ -142,9 +142,9 @@ class Dataset:
                     ". Rename a file, or add an `id` column with unique ids to the CSV."
                 )
             if not video.path.is_file():
-                place = f"the {video.split} split of {self.name}"
                 raise DatasetError(
-                    f"{video.path}: listed in {place} but missing. Copy it there or unlist it."
+                    f"{video.path}: listed in the {video.split} split of {self.name} but missing. "
+                    "Copy it there or unlist it."
                 )
             if video.pair is not None:
                 by_pair.setdefault(video.pair, []).append(video)

@@ -48,25 +48,27 @@ def _encode(text: str = "", encoding: str = "latin1") -> bytes:
     return text.encode("latin1")
 
 
-_ALLOWED: dict[tuple[str, str], Any] = {("numpy", "ndarray"): _Array, ("numpy", "dtype"): _DType}
-_ALLOWED |= dict.fromkeys(
-    [("_codecs", "encode"), ("builtins", "bytes"), ("__builtin__", "bytes")], _encode
-)
-for _core in ("numpy.core", "numpy._core"):  # NumPy 1 and 2
-    _ALLOWED[f"{_core}.multiarray", "_reconstruct"] = _Array
-    _ALLOWED[f"{_core}.multiarray", "scalar"] = lambda dtype, content: _from_buffer(
-        content, dtype, (1,)
-    )[0]
-    _ALLOWED[f"{_core}.numeric", "_frombuffer"] = _from_buffer
+_ALLOWED: dict[str, Any] = {
+    "numpy.ndarray": _Array,
+    "numpy.dtype": _DType,
+    "numpy.core.multiarray._reconstruct": _Array,
+    "numpy.core.multiarray.scalar": lambda dtype, content: _from_buffer(content, dtype, (1,))[0],
+    "numpy.core.numeric._frombuffer": _from_buffer,
+    "_codecs.encode": _encode,
+    "builtins.bytes": _encode,
+    "__builtin__.bytes": _encode,
+}
 
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _ALLOWED:
+        # NumPy 2 renamed the module to numpy._core.
+        full_name = f"{module}.{name}".replace("numpy._core.", "numpy.core.")
+        if full_name not in _ALLOWED:
             raise pickle.UnpicklingError(
                 f"it refers to {module}.{name}"[:120] + ", which is not plain data"
             )
-        return _ALLOWED[module, name]
+        return _ALLOWED[full_name]
 
 
 def read_labels(path: Path) -> dict[str, tuple[int, ...]]:

@@ -26,7 +26,6 @@ from byov.records import VIEWS, View
 
 LOGGER = logging.getLogger(__name__)
 VERSIONS = ("v2.0", "v2.1", "v3.0")
-SPLIT_SEED = 0
 # A video counts as black if no pixel is brighter than this; above 0, since compression adds noise.
 BLACK = 24
 
@@ -69,16 +68,24 @@ def read_lerobot(
             videos are skipped.
     """
     info, cameras = _read_info(root)
-    _check_cameras(root, cameras, ego, exo)
-    keys: dict[View, str] = {"ego": str(ego), "exo": str(exo)}
+    listed = ", ".join(f"{key} ({size})" for key, size in cameras.items())
+    if len(cameras) == 1:
+        raise DatasetError(
+            f"{root} has only one camera, {listed}. byov needs an ego and an exo camera."
+        )
+    unknown = [f"no camera {key!r}. " for key in (ego, exo) if key and key not in cameras]
+    if unknown or ego is None or exo is None or ego == exo:
+        raise DatasetError(
+            f"{root}: {''.join(unknown[:1])}Choose two cameras with --ego KEY and --exo KEY from "
+            f"{listed}."
+        )
+    keys: dict[View, str] = {"ego": ego, "exo": exo}
     episodes = _of_task(root, list(read_episodes(root, info, tuple(keys.values()))), task)
     usable = _usable_videos(root, episodes)
     views = {
         episode: [view for view in VIEWS if (episode, keys[view]) in usable] for episode in episodes
     }
-    shuffled = [
-        episodes[index] for index in np.random.default_rng(SPLIT_SEED).permutation(len(episodes))
-    ]
+    shuffled = [episodes[index] for index in np.random.default_rng(0).permutation(len(episodes))]
     # Episodes with both views come first, because the first episode always goes to train.
     order = sorted(filter(views.get, shuffled), key=lambda episode: -len(views[episode]))
     splits = dict(
@@ -101,23 +108,6 @@ def read_lerobot(
     dataset = Dataset(name, root, tuple(videos))
     require_views(dataset, ("train",))
     return dataset
-
-
-def _check_cameras(
-    root: Path, cameras: Mapping[str, str], ego: str | None, exo: str | None
-) -> None:
-    """Raise DatasetError unless `ego` and `exo` are two of the cameras."""
-    listed = ", ".join(f"{key} ({size})" for key, size in cameras.items())
-    if len(cameras) == 1:
-        raise DatasetError(
-            f"{root} has only one camera, {listed}. byov needs an ego and an exo camera."
-        )
-    unknown = [f"no camera {key!r}. " for key in (ego, exo) if key and key not in cameras]
-    if unknown or ego is None or exo is None or ego == exo:
-        raise DatasetError(
-            f"{root}: {''.join(unknown[:1])}Choose two cameras with --ego KEY and --exo KEY from "
-            f"{listed}."
-        )
 
 
 def _read_info(root: Path) -> tuple[dict[str, Any], dict[str, str]]:
@@ -263,18 +253,18 @@ def _usable_videos(root: Path, episodes: Sequence[Episode]) -> set[tuple[Episode
     """Return (episode, camera key) of each video that exists and is not black; log the others."""
     videos = [(episode, key) for episode in episodes for key in episode.videos]
     with ThreadPoolExecutor() as pool:
-        problems = list(pool.map(lambda video: _problem(*video[0].videos[video[1]]), videos))
-    paths: dict[str, list[Path]] = {"missing": [], "black": [], "": []}
-    for (episode, key), problem in zip(videos, problems, strict=True):
-        paths[problem].append(episode.videos[key][0].relative_to(root))
-    log_skipped("missing", paths["missing"])
-    log_skipped("black", paths["black"])
-    if not paths[""]:
+        results = pool.map(lambda video: _problem(*video[0].videos[video[1]]), videos)
+        problems = dict(zip(videos, results, strict=True))
+    for reason in ("missing", "black"):
+        skipped = [video for video, problem in problems.items() if problem == reason]
+        log_skipped(reason, [episode.videos[key][0].relative_to(root) for episode, key in skipped])
+    usable = {video for video, problem in problems.items() if not problem}
+    if not usable:
         raise DatasetError(
             f"{root}: all of its {len(videos)} videos are missing or black. Download the dataset "
             "again."
         )
-    return {video for video, problem in zip(videos, problems, strict=True) if not problem}
+    return usable
 
 
 def _problem(path: Path, segment: FileSegment) -> str:

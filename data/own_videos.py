@@ -19,7 +19,6 @@ from byov.records import SPLITS, VIEWS
 
 REQUIRED = ("path", "view", "split")
 OPTIONAL = ("id", "start", "end", "events", "phases", "pair")
-FIRST_PHASE = "start"  # name of the phase before the first event if only events are named
 UNLABELED_MARK = "-"
 RESUME_MARK = "+"
 
@@ -51,8 +50,8 @@ def read_own_videos(name: str, manifest: Path, *, folder: Path | None = None) ->
         row if row.video.id else row._replace(video=replace(row.video, id=next(ids)))
         for row in rows
     ]
-    names = _phase_names(manifest, rows)
-    dataset = Dataset(name, root, tuple(row.video for row in rows), phase_names=names)
+    videos = tuple(row.video for row in rows)
+    dataset = Dataset(name, root, videos, phase_names=_phase_names(manifest, rows))
     require_views(dataset, ("train",))
     return dataset
 
@@ -225,11 +224,12 @@ def _phase_names(manifest: Path, rows: Sequence[_Row]) -> tuple[str, ...]:
                 "labeled video the same events."
             )
         if row.event_names != names[: len(row.event_names)]:
-            others = names or "unnamed events"
             raise DatasetError(
-                f"{manifest}: {row.video.id!r} has events {row.event_names}, others have {others}"
+                f"{manifest}: {row.video.id!r} has events {row.event_names}, others have "
+                f"{names or 'unnamed events'}"
             )
-    listed = {row.phases for row in rows if row.phases} or {(FIRST_PHASE, *names) if names else ()}
+    # If only events are named, the phase before the first event is called "start".
+    listed = {row.phases for row in rows if row.phases} or {("start", *names) if names else ()}
     if len(listed) > 1:
         raise DatasetError(f"{manifest}: different phases in different rows: {sorted(listed)}")
     phases = listed.pop() or tuple(f"phase {index}" for index in range(events + 1))

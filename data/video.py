@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Literal
 
 import av
-import av.container
-import av.error
 import numpy as np
 from av.stream import Disposition
 from av.video.reformatter import VideoReformatter
@@ -60,8 +58,6 @@ _SEEKABLE_FORMATS = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"}
 # Start this long before a segment: frames shown before a keyframe may need earlier ones.
 _SEEK_MARGIN_SECONDS = 1.0
 _TOLERANCE_SECONDS = 0.001  # Matroska rounds times to milliseconds
-# Broadcast formats are between 0.7 and 2; values far outside come from broken headers.
-_MAX_PIXEL_ASPECT = 10
 
 
 @dataclass(frozen=True)
@@ -151,7 +147,7 @@ class FrameReader:
             )
             if frame.rotation != rotation:
                 rotation = frame.rotation
-                (mirrored, turns) = _orientation(frame)
+                mirrored, turns = _orientation(frame)
             if count == 0:
                 offset = seconds
                 if turns % 2:
@@ -170,7 +166,17 @@ class FrameReader:
         seconds = 0.0
         is_empty = True
         with open_video(self.path) as (container, stream):
-            self._configure(stream)
+            if stream.width * stream.height > self._policy.max_pixels:
+                raise VideoError(
+                    f"{self._source}: frames of {stream.width} x {stream.height} pixels exceed the "
+                    f"limit of {self._policy.max_pixels:,}. Downscale the video or raise "
+                    "--max-pixels."
+                )
+            # Applies to size changes, too.
+            stream.codec_context.options = {"max_pixels": str(self._policy.max_pixels)}
+            stream.codec_context.thread_count = self._threads
+            stream.codec_context.thread_type = "AUTO"
+            self.fps = _frame_rate(stream)
             seek = (
                 seek and start > _SEEK_MARGIN_SECONDS and container.format.name in _SEEKABLE_FORMATS
             )
@@ -190,26 +196,16 @@ class FrameReader:
                     return
                 if is_empty:
                     is_empty = False
-                    self.pixel_aspect = _pixel_aspect(stream)
+                    aspect = float(stream.sample_aspect_ratio or 1)
+                    # Broadcast formats are between 0.7 and 2; values far outside come from broken
+                    # headers.
+                    self.pixel_aspect = aspect if 0.1 <= aspect <= 10 else 1.0
                 yield frame, seconds
         problem = _outside(
             self._segment._replace(start=start, end=end, unit="s"), 0, seconds, self.fps
         )
         if is_empty or (problem and not self.truncated):
             raise VideoError(f"{self._source}: {problem or 'no frame in this segment'}")
-
-    def _configure(self, stream: av.VideoStream) -> None:
-        """Check the size of the frames, and set the options of the decoder."""
-        if stream.width * stream.height > self._policy.max_pixels:
-            raise VideoError(
-                f"{self._source}: frames of {stream.width} x {stream.height} pixels exceed the "
-                f"limit of {self._policy.max_pixels:,}. Downscale the video or raise --max-pixels."
-            )
-        # Applies to size changes, too.
-        stream.codec_context.options = {"max_pixels": str(self._policy.max_pixels)}
-        stream.codec_context.thread_count = self._threads
-        stream.codec_context.thread_type = "AUTO"
-        self.fps = _frame_rate(stream)
 
     def _range_seconds(self) -> tuple[float, float]:
         """Return the segment in seconds from the first frame of the file."""
@@ -309,7 +305,7 @@ def probe(path: Path, segment: FileSegment = WHOLE_FILE) -> Probe:
                         truncation = "incomplete packet"
                 if turns is None:
                     for frame in packet.decode():
-                        (_, turns) = _orientation(frame)
+                        _, turns = _orientation(frame)
                         width = frame.width
                         height = frame.height
         except av.error.FFmpegError as error:
@@ -317,13 +313,11 @@ def probe(path: Path, segment: FileSegment = WHOLE_FILE) -> Probe:
         if turns in (1, 3):
             width, height = height, width
         fps = _frame_rate(stream)
-        start = segment.start
-        end = segment.end
         seconds = _frame_seconds(times, fps)
         if times:
             truncation = truncation or _outside(segment, len(seconds), float(seconds[-1]), fps)
         place = np.arange(len(seconds)) if segment.unit == "f" else seconds + _TOLERANCE_SECONDS
-        seconds = seconds[(place >= start) & (place < end)]
+        seconds = seconds[(place >= segment.start) & (place < segment.end)]
         last_seconds = float(np.ptp(seconds)) if len(seconds) else 0.0
         truncation = truncation or _missing_seconds(container, stream, end_seconds)
         return Probe(len(seconds), width, height, fps, last_seconds, truncation)
@@ -378,12 +372,6 @@ def open_video(path: Path) -> Iterator[tuple[av.container.InputContainer, av.Vid
 
 def _frame_rate(stream: av.VideoStream) -> float:
     return float(stream.average_rate or stream.guessed_rate or 0)
-
-
-def _pixel_aspect(stream: av.VideoStream) -> float:
-    """Return the width of a pixel divided by its height; 1 if the header is broken."""
-    aspect = float(stream.sample_aspect_ratio or 1)
-    return aspect if 1 / _MAX_PIXEL_ASPECT <= aspect <= _MAX_PIXEL_ASPECT else 1.0
 
 
 def _packet_time(

@@ -43,7 +43,6 @@ _SPLIT_WORDS: dict[str, Split] = {
     "test": "test",
     "testing": "test",
 }
-_NOT_IN_FILE_NAMES = re.compile(r"[^\w .,+=()\[\]#&@'-]")
 
 
 def list_folder(
@@ -207,4 +206,4 @@ def unique_ids(paths: Sequence[Path], taken: Iterable[str] = ()) -> list[str]:
 
 def _valid_id(text: str) -> str:
     """Remove characters that are not allowed in ids, which become file names."""
-    return re.sub(r"^[\W_]+|[ .]+$", "", _NOT_IN_FILE_NAMES.sub("", text)) or "video"
+    return re.sub(r"^[\W_]+|[ .]+$", "", re.sub(r"[^\w .,+=()\[\]#&@'-]", "", text)) or "video"
