@@ -26,10 +26,8 @@ from byov.progress import NO_PROGRESS, Progress, track
 Embeddings = NDArray[np.float32]
 Indices = NDArray[np.int64]
 Seconds = NDArray[np.float64]
-Matching = Literal["dtw", "nearest"]
 
 GAP = 4  # pixels between the panels
-JPEG_QUALITY = 95
 MAX_CELLS = 2**30  # maximum size of the DTW table, with one byte per cell
 # directions from a cell to its predecessor
 _DIAGONAL = 0
@@ -100,8 +98,7 @@ def dtw_path(a: Embeddings, b: Embeddings) -> Indices:
 def middle_frames(path: Indices) -> Indices:
     """Return, for each frame of A, the middle of the frames of B that a DTW path pairs with it."""
     _, first, counts = np.unique(path[:, 0], return_index=True, return_counts=True)
-    middle: Indices = path[first + (counts - 1) // 2, 1]
-    return middle
+    return np.asarray(path[first + (counts - 1) // 2, 1])
 
 
 @dataclass(frozen=True)
@@ -144,18 +141,19 @@ class AlignedVideos:
 
         `policy` must match the decoding options that were passed to `align_videos`.
         """
-        frames = self.frames.tolist()
-        panels_a = read_panels(self.a.path, len(self.a.pts_seconds), height, policy)
-        panels_b = read_panels(self.b.path, len(self.b.pts_seconds), height, policy)
+        a = read_panels(self.a.path, len(self.a.pts_seconds), height, policy)
+        b = read_panels(self.b.path, len(self.b.pts_seconds), height, policy)
         # Random access to B, whose matching frames may repeat or go back in time.
         with TemporaryDirectory() as folder:
-            for frame, panel in enumerate(panels_b):
+            for frame, panel in enumerate(b):
                 if frame in self.frames:
-                    panel.save(Path(folder) / f"{frame}.jpg", quality=JPEG_QUALITY)
+                    panel.save(Path(folder) / f"{frame}.jpg", quality=95)
 
             def images() -> Iterator[NDArray[np.uint8]]:
-                panels = track(panels_a, progress, "drawing", unit="frame", total=len(frames))
-                for frame, (left, matched) in enumerate(zip(panels, frames, strict=True)):
+                pairs = zip(a, self.frames.tolist(), strict=True)
+                for frame, (left, matched) in enumerate(
+                    track(pairs, progress, "drawing", unit="frame", total=len(self.frames))
+                ):
                     right = Image.open(Path(folder) / f"{matched}.jpg")
                     edge = left.width + GAP
                     image = Image.new("RGB", (edge + right.width, height))
@@ -186,7 +184,7 @@ def align_videos(
     a: Path,
     b: Path,
     *,
-    method: Matching = "dtw",
+    method: Literal["dtw", "nearest"] = "dtw",
     events: Sequence[float] | None = None,
     **options: Any,
 ) -> AlignedVideos:
@@ -212,8 +210,15 @@ def align_videos(
         if events is None
         else transfer_events(events, in_a.pts_seconds, in_b.pts_seconds, matched)
     )
-    tau_b_in_a = tau(nearest(in_b.embedding, in_a.embedding))
-    return AlignedVideos(in_a, in_b, matched, tau(nearest_in_b), tau_b_in_a, events, b_events)
+    return AlignedVideos(
+        in_a,
+        in_b,
+        matched,
+        tau_a_in_b=tau(nearest_in_b),
+        tau_b_in_a=tau(nearest(in_b.embedding, in_a.embedding)),
+        a_events=events,
+        b_events=b_events,
+    )
 
 
 def transfer_events(

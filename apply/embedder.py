@@ -47,11 +47,11 @@ class EmbeddedVideo:
             )
             return
         names = ("run", "model_sha256", "video", "source_sha256")
-        texts: dict[str, Any] = {name: getattr(self.source, name) for name in names}
+        arrays: dict[str, Any] = {name: getattr(self.source, name) for name in names}
         if view is not None:
-            texts["view"] = view
+            arrays["view"] = view
         with replacing_file(path) as file:
-            np.savez(file, embedding=self.embedding, pts_seconds=self.pts_seconds, **texts)
+            np.savez(file, embedding=self.embedding, pts_seconds=self.pts_seconds, **arrays)
 
 
 def load_run_encoder(
@@ -78,8 +78,12 @@ def load_run_encoder(
     else:
         on_hub = not run.encoder.startswith((RANDOM_PREFIX, IMAGENET_PREFIX))
         name = parse_encoder(run.encoder, (run.encoder_revision or None) if on_hub else None)
-    resize = cast(Resize, run.preprocessing.partition(" ")[0])
-    loaded = byov.load_encoder(name, resize=resize, device=device, progress=progress)
+    loaded = byov.load_encoder(
+        name,
+        resize=cast(Resize, run.preprocessing.partition(" ")[0]),
+        device=device,
+        progress=progress,
+    )
     for what, recorded, actual in (
         ("weights", run.encoder_sha256, loaded.sha256),
         ("preprocessing", run.preprocessing, loaded.preprocessing.describe()),

@@ -1,7 +1,7 @@
 """Runs: training, loading, applying and evaluating them."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,7 +108,7 @@ class Run:
             blocks = (
                 video[first : first + BLOCK_FRAMES] for first in range(0, len(video), BLOCK_FRAMES)
             )
-            return self._embed(self._features(blocks))
+            return self._embed(frame_features(self.frame_encoder(), blocks, self.record.ratio))
         if len(shape) != 2 or not shape[0] or shape[1] != self.model.width or kind not in "fiu":
             what = (
                 f"a {video.dtype} array of shape {shape}" if shape else f"a {type(video).__name__}"
@@ -148,7 +148,7 @@ class Run:
         """
         path = Path(video)
         record = self.record
-        self.frame_encoder(progress)  # fails if the encoder is not the one in the record
+        encoder = self.frame_encoder(progress)  # fails if it is not the one in the record
         if not path.is_file():
             raise ApplyError(f"{path} is not a file.")
         policy = DecodingPolicy(on_truncated, on_corrupt, max_pixels)
@@ -164,7 +164,7 @@ class Run:
                     yield block.pixels
                     bar.advance(len(block.pixels))
 
-        features = self._features(blocks())
+        features = frame_features(encoder, blocks(), record.ratio)
         source = EmbeddingProvenance(
             run=self.name,
             model_sha256=check_model(self.folder, record.training).sha256,
@@ -205,9 +205,6 @@ class Run:
                 self.record, self._encoder, self._device, progress
             )
         return self._frame_encoder
-
-    def _features(self, blocks: Iterable[NDArray[np.uint8]]) -> Tensor:
-        return frame_features(self.frame_encoder(), blocks, self.record.ratio)
 
     def _embed(self, features: NDArray[Any] | Tensor) -> NDArray[np.float32]:
         if not isinstance(features, np.ndarray):

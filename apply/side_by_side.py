@@ -5,7 +5,6 @@ from fractions import Fraction
 from pathlib import Path
 
 import av
-import av.error
 import numpy as np
 from av.video.reformatter import Colorspace
 from numpy.typing import NDArray
@@ -21,8 +20,6 @@ MIN_ASPECT = 0.5
 MAX_ASPECT = 4.0
 CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska"}  # suffix -> FFmpeg format
 TICK = Fraction(1, 90_000)  # seconds; frame durations at common frame rates are multiples of this
-DEFAULT_FPS = Fraction(25)  # frame rate of videos with a single frame
-MIN_FPS = Fraction(1, 1000)
 
 
 def read_panels(
@@ -77,11 +74,10 @@ def write_video(
     ticks = np.round((pts_seconds - pts_seconds[0]) / float(TICK)).astype(np.int64)
     # Strictly increasing, as containers require.
     ticks = np.maximum.accumulate(ticks - order) + order
-    fps = DEFAULT_FPS
+    fps = Fraction(25)  # of videos with a single frame
     if len(ticks) > 1:
-        fps = max(
-            (Fraction(len(ticks) - 1) / (int(ticks[-1]) * TICK)).limit_denominator(1001), MIN_FPS
-        )
+        mean_fps = Fraction(len(ticks) - 1) / (int(ticks[-1]) * TICK)
+        fps = max(mean_fps.limit_denominator(1001), Fraction(1, 1000))
     durations = np.diff(ticks, append=ticks[-1] + round(1 / (fps * TICK)))
     file_format = CONTAINERS[path.suffix.lower()]
     # Put the index at the start of MP4 files, so that browsers can play the video while it loads.

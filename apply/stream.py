@@ -4,12 +4,13 @@ videos.
 
 import copy
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+import byov
 from byov.apply.arrays import VideoArrays, load_features
 from byov.apply.embedder import check_frames
 from byov.errors import ApplyError
@@ -17,9 +18,6 @@ from byov.evaluate.progress_error import NEIGHBORS, mean_phase_starts, reference
 from byov.extract.token_merging import TokenMerger
 from byov.records import UNLABELED
 from byov.train.progress import aligned_progress
-
-if TYPE_CHECKING:  # avoids a circular import
-    from byov.apply.run import Run
 
 LOGGER = logging.getLogger(__name__)
 
@@ -41,7 +39,7 @@ class Stream:
     progress of the nearest training frames, and the phase is the most frequent one among them.
     """
 
-    def __init__(self, run: "Run", window: int | None = None) -> None:
+    def __init__(self, run: "byov.Run", window: int | None = None) -> None:
         if window is not None and (not isinstance(window, int) or window < 2):
             raise ApplyError(f"window is {window!r}. Pass a number of frames, at least 2.")
         if not run.model.is_causal:
@@ -57,10 +55,9 @@ class Stream:
         self._training = np.concatenate(list(videos.values()))
         self._square_norms = np.square(self._training).sum(axis=1)
         self._progress = training_progress(run, videos)
-        labels = [
-            video.labels or (UNLABELED,) * (video.frames or 0) for video in videos.videos.values()
-        ]
-        self._labels = np.concatenate(labels)
+        self._labels = np.concatenate(
+            [video.labels or (UNLABELED,) * (video.frames or 0) for video in videos.videos.values()]
+        )
         self._phases = videos.phases
         self.window = window or max(video.frames or 0 for video in videos.videos.values())
         self.reset()
@@ -106,7 +103,7 @@ class Stream:
         return StreamedFrame(embedding, float(self._progress[nearest].mean()), phase)
 
 
-def training_progress(run: "Run", videos: VideoArrays) -> NDArray[np.float64]:
+def training_progress(run: "byov.Run", videos: VideoArrays) -> NDArray[np.float64]:
     """Return the progress of all training frames, based on their labels or, without labels, on
     aligning the videos.
     """

@@ -45,9 +45,12 @@ def make_frames(
 
 def bench_retrieval() -> None:
     test = make_frames(20, 146, seed=2)
-    loops = partial(naive.mean_average_precision, test)
-    ours = partial(mean_average_precision, test)
-    compare_times("retrieval, three settings, K = 5, 10, 15: loops / ours", loops, ours, ">= 50")
+    compare_times(
+        "retrieval, three settings, K = 5, 10, 15: loops / ours",
+        partial(naive.mean_average_precision, test),
+        partial(mean_average_precision, test),
+        ">= 50",
+    )
 
 
 def bench_classification() -> None:

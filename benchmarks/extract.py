@@ -30,8 +30,6 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 from benchmarks.common import compare, seconds, write_dataset
 
-VIT = "random/clip-vit-base-patch16"
-LITE = "imagenet/efficientnet-lite0"
 SIX_RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
 
 
@@ -96,7 +94,7 @@ def network_fps(network: Callable[[torch.Tensor], object], batches: int) -> floa
 
 
 def bench_compute(root: Path) -> None:
-    encoder = load_encoder(parse_encoder(VIT), device="cpu")
+    encoder = load_encoder(parse_encoder("random/clip-vit-base-patch16"), device="cpu")
     table = write_dataset(root, ("train",) * 2, 64)
     six = partial(pipeline_fps, table, encoder)
     one = partial(pipeline_fps, table, encoder, (0.3,))
@@ -108,12 +106,10 @@ def bench_decode(root: Path) -> None:
     encoder = FreeEncoder(16, 64)
     for width, height, frames in ((640, 480, 240), (1280, 720, 120)):
         table = write_dataset(root / f"{height}p", ("train",) * 8, frames, width, height)
-        pipeline = partial(pipeline_fps, table, encoder, batch_size=CUDA_BATCH)
-        alone = partial(decode_and_resize_fps, table, encoder.preprocessing)
         compare(
             f"no-op encoder, {height}p: pipeline / decoding and resizing",
-            pipeline,
-            alone,
+            partial(pipeline_fps, table, encoder, batch_size=CUDA_BATCH),
+            partial(decode_and_resize_fps, table, encoder.preprocessing),
             ">= 0.90",
             9,
         )
@@ -145,7 +141,10 @@ def bench_stream(root: Path) -> None:
     """
     table = write_dataset(root, ("train",) * 4, 150)
     byov.extract_features(
-        manifest=table, encoder=LITE, ratios=(0.3,), features_dir=root / "features"
+        manifest=table,
+        encoder="imagenet/efficientnet-lite0",
+        ratios=(0.3,),
+        features_dir=root / "features",
     )
     folders = {"features_dir": root / "features", "runs_dir": root / "runs"}
     run = byov.train_run("live", method="timeline", online=True, epochs=1, device="cpu", **folders)
@@ -157,8 +156,13 @@ def bench_stream(root: Path) -> None:
     def pushed() -> float:
         return 50 / seconds(lambda: [stream.push(frame) for frame in frames[:50]])
 
-    batched = partial(network_fps, run.frame_encoder().encode, 2)
-    compare("live video: frames pushed / encoded in batches", pushed, batched, ">= 0.15", 5)
+    compare(
+        "live video: frames pushed / encoded in batches",
+        pushed,
+        partial(network_fps, run.frame_encoder().encode, 2),
+        ">= 0.15",
+        5,
+    )
 
 
 if __name__ == "__main__":

@@ -54,8 +54,9 @@ class Step:
 
     def batches(self, data: TrainingData) -> BatchSource:
         videos = data.split("train")
-        store = FeatureStore(data, videos, 1 << 40)
-        return training_batches(self.method, videos, store, self._config)
+        return training_batches(
+            self.method, videos, FeatureStore(data, videos, 1 << 40), self._config
+        )
 
 
 def bench_joined(data: TrainingData) -> None:
@@ -63,10 +64,12 @@ def bench_joined(data: TrainingData) -> None:
     for batch, want, times in ((1, ">= 1.3", 25), (4, ">= 1.3", 15), (16, ">= 1.0", 9)):
         step = Step(batch_size=batch)
         clips = step.batches(data).batch(0)
-        separate = partial(step, clips, partial(naive.naive_losses, step.method))
-        joint = partial(step, clips)
         compare_times(
-            f"step at batch {batch}: separate calls / joint", separate, joint, want, times
+            f"step at batch {batch}: separate calls / joint",
+            partial(step, clips, partial(naive.naive_losses, step.method)),
+            partial(step, clips),
+            want,
+            times,
         )
 
 

@@ -4,7 +4,7 @@ import json
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -19,11 +19,6 @@ from byov.cli.terminal import PROGRESS
 from byov.data.own_videos import format_events, read_events
 from byov.data.video import MAX_PIXELS, DecodingPolicy, open_video
 from byov.text import printable
-
-if TYPE_CHECKING:
-    from byov.apply.align import AlignedVideos
-
-MAX_HEIGHT = 1440  # two wide panels still fit into the maximum frame size of H.264
 
 main = App()
 video_argument = partial(typer.Argument, show_default=False, exists=True, dir_okay=False)
@@ -47,8 +42,9 @@ def align(
             metavar="SECONDS", help='Times of events in A to transfer to B, e.g. "2.5;7.1".'
         ),
     ] = None,
+    # At 1440 pixels, two wide panels still fit into the maximum frame size of H.264.
     height: Annotated[
-        int, typer.Option(min=64, max=MAX_HEIGHT, help="Output height in pixels (even).")
+        int, typer.Option(min=64, max=1440, help="Output height in pixels (even).")
     ] = 360,
     encoder: cli_videos.EncoderOption = None,
     device: cli_videos.DeviceOption = "auto",
@@ -72,7 +68,7 @@ def align(
     cli_videos.keep_freed_memory()
     started = time.monotonic()
     table = out.with_suffix(".csv")
-    events = None if phases is None else read_events(phases, "--phases")
+    a_events = None if phases is None else read_events(phases, "--phases")
     if out.suffix.lower() not in CONTAINERS:
         raise UsageError(f"-o {out}: the name must end in {', '.join(CONTAINERS)}.")
     if height % 2:
@@ -83,59 +79,46 @@ def align(
     check_outputs((out, table), (a, b), overwrite=overwrite)
     record = choose_run(runs_dir, run)
 
-    def work() -> "AlignedVideos":
+    def work() -> "byov.AlignedVideos":
         policy = DecodingPolicy(on_truncated, on_corrupt, max_pixels)
-        options = vars(policy) | {"method": method, "events": events, "progress": PROGRESS}
+        options = vars(policy) | {"method": method, "events": a_events, "progress": PROGRESS}
         aligned = byov.align_videos(byov.Run(record, Path(), device, encoder), a, b, **options)
         aligned.write_video(out, height=height, policy=policy, progress=PROGRESS)
         aligned.write_table(table)
         return aligned
 
     aligned = interruptible(work, "interrupted; finished output files are complete")
+    cell = None if aligned.b_events is None else format_events(aligned.b_events)
     if as_json:
-        summary = {"run": record.name, "method": method, "video": str(out), "csv": str(table)}
-        summary |= _summary(aligned)
-        print(json.dumps(summary | {"seconds": round(time.monotonic() - started, 3)}, indent=1))
-        return
-    frames = len(aligned.frames)
-    print(printable(f"{out}: {frames} frames of A, each next to the matching frame of B"))
-    print(printable(f"{table}: matching pairs of frames"))
-    _print_scores(aligned, has_position=record.settings.get("position") != "none")
-
-
-def _summary(aligned: "AlignedVideos") -> dict[str, Any]:
-    transferred = None
-    if aligned.b_events is not None:
-        transferred = {
-            "a_seconds": aligned.a_events,
-            "b_seconds": aligned.b_events,
-            "cell": format_events(aligned.b_events),
+        events = {"a_seconds": aligned.a_events, "b_seconds": aligned.b_events, "cell": cell}
+        summary = {
+            "run": record.name,
+            "method": method,
+            "video": str(out),
+            "csv": str(table),
+            "a": str(a),
+            "b": str(b),
+            "a_frames": len(aligned.a.embedding),
+            "b_frames": len(aligned.b.embedding),
+            "tau": {"a_in_b": aligned.tau_a_in_b, "b_in_a": aligned.tau_b_in_a},
+            "events": None if cell is None else events,
+            "seconds": round(time.monotonic() - started, 3),
         }
-    return {
-        "a": str(aligned.a.path),
-        "b": str(aligned.b.path),
-        "a_frames": len(aligned.a.embedding),
-        "b_frames": len(aligned.b.embedding),
-        "tau": {"a_in_b": aligned.tau_a_in_b, "b_in_a": aligned.tau_b_in_a},
-        "events": transferred,
-    }
-
-
-def _print_scores(aligned: "AlignedVideos", *, has_position: bool) -> None:
+        print(json.dumps(summary, indent=1))
+        return
+    print(
+        printable(f"{out}: {len(aligned.frames)} frames of A, each next to the matching frame of B")
+    )
+    print(printable(f"{table}: matching pairs of frames"))
     taus = (aligned.tau_a_in_b, aligned.tau_b_in_a)
     a_in_b, b_in_a = ("undefined" if tau is None else f"{tau:.4f}" for tau in taus)
     print(f"Kendall's tau of the nearest frames: A in B {a_in_b}; B in A {b_in_a}")
-    if has_position:
+    if record.settings.get("position") != "none":
         print(
             "This model encodes each frame's position in its video, which raises tau even for "
-            "unrelated videos:"
+            "unrelated videos:\ncheck the output video."
         )
-        print("check the output video.")
-    if aligned.b_events is not None:
-        cell = format_events(aligned.b_events)
+    if cell is not None:
         print(
-            printable(
-                f"value for {aligned.b.path.name} in the events column of your CSV (rounded down): "
-                f"{cell}"
-            )
+            printable(f"value for {b.name} in the events column of your CSV (rounded down): {cell}")
         )

@@ -71,13 +71,15 @@ class App(typer.Typer):
             note(stopped.message)
             sys.exit(stopped.exit_code)
         except Exception as error:
-            failure = describe_failure(error)
-            if failure is None:
+            code, message = describe_failure(error)
+            if message is None:
                 raise
-            code, message = failure
             if message:
                 note(message)
-            _discard_output()
+            # Redirect stdout to /dev/null; otherwise, Python would try to write buffered output
+            # again at exit.
+            with suppress(AttributeError, OSError, ValueError):  # if stdout has no descriptor
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(code)
 
     def _run(self) -> int:
@@ -102,21 +104,12 @@ def _prepare_streams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def _discard_output() -> None:
-    """Redirect stdout to /dev/null; otherwise, Python would try to write buffered output again at
-    exit.
-    """
-    with suppress(AttributeError, OSError, ValueError):  # if stdout has no descriptor
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def describe_failure(error: Exception) -> tuple[int, str] | None:
-    """Return the exit code and the message of an exception; None if it is a bug."""
+def describe_failure(error: Exception) -> tuple[int, str | None]:
+    """Return the exit code and the message of an exception; the message of a bug is None."""
     for kind, code, describe in _FAILURES:
         if isinstance(error, kind):
-            message = describe(error)
-            return None if message is None else (code, message)
-    return None
+            return code, describe(error)
+    return FAILED, None
 
 
 def _describe_usage(error: Any) -> str:

@@ -50,9 +50,14 @@ def _row(summary: dict[str, Any]) -> list[str]:
         "failures": "failed",
     }.items():
         videos += f", {summary[key]} {name}" if summary[key] else ""
-    ratios = " ".join(summary["ratios"])
-    size = format_size(summary["disk_bytes"])
-    return [summary["dataset"], summary["encoder"], videos, f"{summary['frames']:,}", ratios, size]
+    return [
+        summary["dataset"],
+        summary["encoder"],
+        videos,
+        f"{summary['frames']:,}",
+        " ".join(summary["ratios"]),
+        format_size(summary["disk_bytes"]),
+    ]
 
 
 @main.command()
@@ -110,11 +115,10 @@ def verify(
             remedy = "" if file.remedy in str(file.problem) else f"; {file.remedy}"
             print(printable(f"{file.path}: {file.problem}{remedy}"))
         if unchecked:
-            count = pluralize(len(unchecked), "file")
             print(
                 printable(
-                    f"{count} without a checksum (edited, or from an unfinished run): "
-                    f"{unchecked[0].path}"
+                    f"{pluralize(len(unchecked), 'file')} without a checksum (edited, or from an "
+                    f"unfinished run): {unchecked[0].path}"
                 )
             )
         print(f"{pluralize(len(checked), 'file')} checked, {len(bad)} bad")

@@ -78,16 +78,17 @@ def embed(
     def work() -> None:
         loaded = byov.Run(record, Path(), device, encoder)
         loaded.frame_encoder(PROGRESS)
-        policy: dict[str, Any] = {
-            "on_truncated": on_truncated,
-            "on_corrupt": on_corrupt,
-            "max_pixels": max_pixels,
-        }
         for target, path in track(
             targets.items(), PROGRESS, "videos", unit="video", total=len(targets)
         ):
             try:
-                video = loaded.embed_video(path, progress=PROGRESS, **policy)
+                video = loaded.embed_video(
+                    path,
+                    on_truncated=on_truncated,
+                    on_corrupt=on_corrupt,
+                    max_pixels=max_pixels,
+                    progress=PROGRESS,
+                )
             except VideoError as error:
                 failures[str(path)] = str(error)
                 note(f"failed: {error}")

@@ -42,12 +42,11 @@ def export(
     file is a torch.export program. Each file is compared with PyTorch on several lengths; a
     difference above 1e-4 is an error.
     """
-    outputs = [out] if frames is None else [out, frames]
     if frames is not None and frames.absolute() == out.absolute():
         raise UsageError(
             f"{out}: the model and the encoder need two files. Choose another name with --frames."
         )
-    check_outputs(outputs, (), overwrite=overwrite, option="OUT")
+    check_outputs([out] if frames is None else [out, frames], (), overwrite=overwrite, option="OUT")
     record = choose_run(runs_dir, run)
     note_unfinished([record])
     written = byov.export_run(byov.Run(record, Path(), "cpu", encoder), out, frames)

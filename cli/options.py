@@ -102,8 +102,8 @@ RunsDir = Annotated[Path, _folder_option("BYOV_RUNS", "Folder for models, embedd
 
 def complete_datasets(context: typer.Context) -> list[str]:
     """Return the names of the datasets in the feature cache."""
-    folder = features_folder(context.params.get("features_dir"))
-    return sorted(path.parent.name for path in folder.glob("*/manifest.json"))
+    manifests = features_folder(context.params.get("features_dir")).glob("*/manifest.json")
+    return sorted(path.parent.name for path in manifests)
 
 
 def complete_runs(context: typer.Context) -> list[str]:

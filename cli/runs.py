@@ -6,11 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
-from byov.cache import runs as cached_runs
 from byov.cache.layout import encoder_slug
 from byov.cache.runs import (
+    BYOV,
+    METRICS_NAME,
     RunRecord,
     RunSummary,
+    checkpoint_files,
+    delete_run,
+    prune_checkpoints,
     read_run,
     readable_runs,
     size_bytes,
@@ -122,7 +126,7 @@ def delete(
     if not yes:
         typer.confirm(printable(f"Delete {names}?"), err=True, abort=True)
     for run in records:
-        cached_runs.delete_run(run)
+        delete_run(run)
         print(printable(f"{run.folder}: deleted"))
 
 
@@ -148,23 +152,20 @@ def prune(
     for run in records:
         summary = _summarize(run)
         if summary.state == "finished":
-            finished += [run] if cached_runs.checkpoint_files(run) else []
+            finished += [run] if checkpoint_files(run) else []
         elif runs:
             note(f"{run.name}: kept, because it is {summary.description}")
     if not finished:
         print("nothing to prune: no finished run has checkpoints")
         return
-    sizes = [
-        sum(path.stat().st_size for path in cached_runs.checkpoint_files(run)) for run in finished
-    ]
+    sizes = [sum(path.stat().st_size for path in checkpoint_files(run)) for run in finished]
     if not yes:
-        question = (
-            f"Delete the checkpoints of {pluralize(len(finished), 'run')} "
-            f"({format_size(sum(sizes))})?"
+        count = pluralize(len(finished), "run")
+        typer.confirm(
+            f"Delete the checkpoints of {count} ({format_size(sum(sizes))})?", err=True, abort=True
         )
-        typer.confirm(question, err=True, abort=True)
     for run, size in zip(finished, sizes, strict=True):
-        cached_runs.prune_checkpoints(run)
+        prune_checkpoints(run)
         print(printable(f"{run.name}: {format_size(size)} freed"))
 
 
@@ -172,7 +173,7 @@ def _summarize(run: RunRecord) -> RunSummary:
     summary = summarize_run(run)
     if summary.damaged:
         note(
-            f"{run.name}: epoch and best score unknown, {cached_runs.METRICS_NAME} is damaged; see "
+            f"{run.name}: epoch and best score unknown, {METRICS_NAME} is damaged; see "
             "byov-cache verify"
         )
     return summary
@@ -183,7 +184,7 @@ def _entry(run: RunRecord) -> dict[str, Any]:
     return {
         "run": run.name,
         "method": run.method,
-        "recipe": run.recipe if run.method == cached_runs.BYOV else None,
+        "recipe": run.recipe if run.method == BYOV else None,
         "dataset": run.dataset,
         "encoder": run.encoder,
         "column": run.column,

@@ -5,6 +5,7 @@ import io
 import os
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, redirect_stdout
 from types import FrameType
 from typing import NoReturn, TypeVar
@@ -84,14 +85,13 @@ def interruptible(work: Callable[[], T], message: str = "interrupted") -> T:
     The main thread stays free to handle signals, which Python defers during a long call into
     PyTorch or FFmpeg.
     """
-    results: list[T] = []
-    errors: list[BaseException] = []
+    future: Future[T] = Future()
 
     def target() -> None:
         try:
-            results.append(work())
+            future.set_result(work())
         except BaseException as error:
-            errors.append(error)
+            future.set_exception(error)
         finally:
             running.release()
 
@@ -106,9 +106,7 @@ def interruptible(work: Callable[[], T], message: str = "interrupted") -> T:
     except Stopped as stopped:
         note(message)
         exit_now(stopped.exit_code)
-    if errors:
-        raise errors[0]
-    return results[0]
+    return future.result()
 
 
 def run_stoppable(work: Callable[[Stop], T], message: str) -> T:

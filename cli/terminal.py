@@ -17,7 +17,6 @@ from byov.progress import Bar
 from byov.text import printable
 
 LOG_INTERVAL_SECONDS = 30.0
-LOG_WIDTH = 160  # width of tables if the output is not a terminal
 
 
 def note(message: str) -> None:
@@ -29,17 +28,13 @@ def note_unfinished(runs: Iterable[RunRecord]) -> None:
     """Print a note about each run whose training has not finished, and how to resume it."""
     for run in runs:
         if text := unfinished_text(run):
-            advice = (
-                ""
-                if is_training(run.folder)
-                else f"; resume with byov-train --run {run.name} --resume"
-            )
-            note(f"{run.name}: {text}{advice}")
+            advice = f"; resume with byov-train --run {run.name} --resume"
+            note(f"{run.name}: {text}{'' if is_training(run.folder) else advice}")
 
 
 def table_console() -> Console:
-    """Return a console with the width of the terminal, or LOG_WIDTH if the output is piped."""
-    return Console() if sys.stdout.isatty() else Console(width=LOG_WIDTH)
+    """Return a console with the width of the terminal, or 160 if the output is piped."""
+    return Console() if sys.stdout.isatty() else Console(width=160)
 
 
 def print_rows(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

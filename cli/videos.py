@@ -41,12 +41,6 @@ OverwriteOption = Annotated[
 ]
 
 
-# Constants from glibc's malloc.h.
-_M_TRIM_THRESHOLD = -1
-_M_MMAP_MAX = -4
-_M_ARENA_MAX = -8
-
-
 def keep_freed_memory() -> bool:
     """Make glibc keep freed memory for the next batch, and return whether it does. Call this before
     starting threads.
@@ -55,17 +49,14 @@ def keep_freed_memory() -> bool:
     this memory to the system, which has to clear every page for the next batch. Other C libraries
     are not changed, nor is glibc if the environment configures its allocator.
     """
-    tuned = "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", "")
     if (
         platform.libc_ver()[0] != "glibc"
-        or tuned
+        or "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", "")
         or any(name.startswith("MALLOC_") for name in os.environ)
     ):
         return False
     mallopt = ctypes.CDLL(None).mallopt
-    # Use one arena: blocks above 64 MiB do not fit into the arenas of other threads and would still
-    # be mapped.
-    return all(
-        mallopt(*setting)
-        for setting in ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, -1), (_M_ARENA_MAX, 1))
-    )
+    # Constants from glibc's malloc.h. Use one arena: blocks above 64 MiB do not fit into the arenas
+    # of other threads and would still be mapped.
+    options = {"M_MMAP_MAX": (-4, 0), "M_TRIM_THRESHOLD": (-1, -1), "M_ARENA_MAX": (-8, 1)}
+    return all(mallopt(*setting) for setting in options.values())

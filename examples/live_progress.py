@@ -51,13 +51,11 @@ def draw(frame: np.ndarray, progress: float, phase: str | None) -> Image.Image:
     canvas = ImageDraw.Draw(image)
     canvas.rectangle((0, height - bar, width, height), fill=(40, 40, 40))
     canvas.rectangle((0, height - bar, round(progress * width), height), fill=(60, 200, 90))
-    text = f"{progress:4.0%}  {phase or ''}"
-    font = ImageFont.load_default(max(10, height // 16))
     canvas.text(
         (bar, height - 2 * bar),
-        text,
+        f"{progress:4.0%}  {phase or ''}",
         "white",
-        font,
+        ImageFont.load_default(max(10, height // 16)),
         anchor="ls",
         stroke_width=1,
         stroke_fill="black",
