@@ -21,9 +21,14 @@ from byov.data.video import FrameReader
 from byov.extract.encoder_names import EncoderName, parse_encoder
 from byov.extract.encoders import HALF, FrameEncoder, load_encoder
 from byov.extract.pipeline import Pipeline, decoder_threads
-from byov.extract.plan import CPU_BATCH, CUDA_BATCH, ExtractionOptions, make_plan
+from byov.extract.plan import (
+    CPU_BATCH,
+    CUDA_BATCH,
+    ExtractionOptions,
+    VideoOutcome,
+    make_plan,
+)
 from byov.extract.preprocess import Preprocessing
-from byov.extract.results import VideoOutcome
 from byov.progress import NO_PROGRESS
 
 sys.path.append(str(Path(__file__).parents[1]))

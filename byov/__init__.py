@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from byov.evaluate.tasks import EvaluationOptions
     from byov.extract.encoders import load_encoder
     from byov.extract.extraction import extract_features, extract_plan
-    from byov.extract.results import ExtractedFeatures
+    from byov.extract.plan import ExtractedFeatures
     from byov.report.write import write_report
 
     __version__: str
@@ -61,7 +61,7 @@ _NAMES = {
     "byov.evaluate.tasks": ("EvaluationOptions",),
     "byov.extract.encoders": ("load_encoder",),
     "byov.extract.extraction": ("extract_features", "extract_plan"),
-    "byov.extract.results": ("ExtractedFeatures",),
+    "byov.extract.plan": ("ExtractedFeatures",),
     "byov.report.write": ("write_report",),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}

@@ -1,6 +1,8 @@
 """Compute devices and thread counts."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from byov.errors import ByovError
@@ -40,3 +42,16 @@ def computing_threads() -> int:
     """
     limit = os.environ.get("OMP_NUM_THREADS", "")
     return min(usable_cores(), int(limit)) if limit.isdecimal() and int(limit) else usable_cores()
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Temporarily set the number of threads that PyTorch uses for calls from this thread."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -35,9 +35,8 @@ from importlib.util import find_spec
 from math import inf
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from platform import node
 from tempfile import NamedTemporaryFile
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
 from byov.device import usable_cores
 from byov.errors import ClusterError, Interrupted, ProcessLost
@@ -46,15 +45,13 @@ from byov.progress import Stop, never, raise_if_stopped
 LOGGER = logging.getLogger(__name__)
 STEP_SECONDS = 0.2  # interval between checks of `stop`
 MAX_LOSSES = 3  # a task fails when its worker has died this many times
-LOCAL = "local"
-AUTO = "auto"
 CONNECT_SECONDS = 6.0
 START_SECONDS = 60.0  # timeout for a Ray worker to start
 # Results are small; Ray's default is a third of the machine's memory.
 OBJECT_STORE_BYTES = 100 << 20
 # Affect results.
 PACKAGES = ("byov-egoexo", "torch", "numpy", "scikit-learn", "scikit-learn-intelex", "h5py", "av")
-_ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[\w.-]+):(\d{1,5})")
+_ADDRESS = re.compile(r"local|auto|(\[[0-9a-fA-F:]+\]|[\w.-]+):\d{1,5}")
 
 
 class WorkerTask(Protocol):
@@ -70,16 +67,7 @@ class WorkerTask(Protocol):
 
 T = TypeVar("T")
 TaskT = TypeVar("TaskT", bound=WorkerTask)
-
-
-class Worker(Protocol):
-    """Process that runs one task at a time."""
-
-    def submit(self, task: Callable[[Stop], Any]) -> "Future[Any]": ...
-    # Raises the task's exception, or ProcessLost.
-    def result(self, future: "Future[Any]") -> Any: ...
-    def stop(self) -> None: ...  # signals the running task to stop
-    def close(self) -> None: ...  # ends the process immediately
+Worker: TypeAlias = "_LocalWorker | _RayWorker"
 
 
 class Workers(ABC):
@@ -181,7 +169,7 @@ class LocalWorkers(Workers):
 
 
 class _LocalWorker:
-    """Process on this machine.
+    """Process on this machine that runs one task at a time.
 
     Each worker has its own ProcessPoolExecutor, since an executor fails all of its tasks when one
     process dies.
@@ -207,6 +195,7 @@ class _LocalWorker:
             os.environ.update(before)
 
     def result(self, future: "Future[Any]") -> Any:
+        """Return the task's result; raise its exception, or ProcessLost."""
         try:
             return future.result()
         except BrokenProcessPool:
@@ -218,10 +207,9 @@ class _LocalWorker:
         self._stop.set()
 
     def close(self) -> None:
-        processes = list((self._executor._processes or {}).values())
+        for process in list((self._executor._processes or {}).values()):
+            process.kill()  # Python 3.14 has kill_workers for this.
         self._executor.shutdown(wait=False, cancel_futures=True)
-        for process in processes:  # Python 3.14 has kill_workers for this.
-            process.kill()
 
 
 # State of a local worker process.
@@ -265,14 +253,14 @@ class ClusterOptions:
     """Address of a Ray cluster, and the workers to start on it."""
 
     # HOST:PORT, "local" to start a cluster, or "auto" for the one running on this machine.
-    address: str = LOCAL
+    address: str = "local"
     workers: int | None = None  # number of workers; None for as many as fit
     cpus_per_worker: int = 1
     gpus_per_worker: float = 0.0
 
     def check(self) -> None:
         """Raise ClusterError if the address is malformed or Ray is not installed."""
-        if self.address not in (LOCAL, AUTO) and not _ADDRESS.fullmatch(self.address):
+        if not _ADDRESS.fullmatch(self.address):
             raise ClusterError(
                 f"--cluster {self.address}: expected local, auto or HOST:PORT, like 10.0.0.1:6379"
             )
@@ -310,6 +298,7 @@ class RayWorkers(Workers):
         self._stop = stop
 
     def __enter__(self) -> Self:
+        needs = {"CPU": self.options.cpus_per_worker, "GPU": self.options.gpus_per_worker}
         existing = next(path for path in (self._output, *self._output.parents) if path.is_dir())
         with ExitStack() as session:
             session.enter_context(ray_session(self.options))
@@ -318,7 +307,18 @@ class RayWorkers(Workers):
             sizes = {path.absolute(): path.stat().st_size for path in shared}
             versions = {name: _version(name) for name in PACKAGES}
             self._check = partial(_check_machine, versions, sizes)
-            self._idle = [self._start() for _ in range(min(self.count, _capacity(self.options)))]
+            import ray
+
+            capacity = sum(  # number of workers that fit on an idle cluster
+                min(
+                    int(node["Resources"].get(kind, 0) / needed)
+                    for kind, needed in needs.items()
+                    if needed
+                )
+                for node in ray.nodes()
+                if node["Alive"]
+            )
+            self._idle = [self._start() for _ in range(min(self.count, capacity))]
             self.call_all(lambda _stop: None, self._stop, START_SECONDS)  # checks the machines
             self.count = len(self._idle)
             if not self._idle:
@@ -372,16 +372,30 @@ def ray_session(cluster: ClusterOptions) -> Iterator[None]:
     """
     cluster.check()
     options: dict[str, Any] = {}
-    if cluster.address == LOCAL:
-        _configure_local_ray()
-        cpus = max(usable_cores(), (cluster.workers or 0) * cluster.cpus_per_worker)
+    if cluster.address == "local":
+        # The variables stay set, because Ray reads some of them only at import time.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # The same scheduling priority as this process.
+        os.environ.setdefault("RAY_worker_niceness", "0")
+        if "ray" not in sys.modules:
+            os.environ.setdefault("RAY_AUTH_MODE", "token")
+        has_token = "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ
+        if os.environ.get("RAY_AUTH_MODE") == "token" and not has_token:
+            os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
         options = {
-            "num_cpus": cpus,
+            "num_cpus": max(usable_cores(), (cluster.workers or 0) * cluster.cpus_per_worker),
             "object_store_memory": OBJECT_STORE_BYTES,
             "include_dashboard": False,
         }
-    elif cluster.address != AUTO:
-        _check_address(cluster.address)
+    elif cluster.address != "auto":
+        host, _, port = cluster.address.rpartition(":")
+        try:  # ray.init would retry for minutes
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+        except (OSError, OverflowError) as error:
+            raise ClusterError(
+                f"--cluster {cluster.address}: cannot connect ({error}). Start a cluster with "
+                "`ray start --head`, or use --cluster local."
+            ) from error
     import ray
 
     try:
@@ -395,49 +409,6 @@ def ray_session(cluster: ClusterOptions) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
-
-
-def _configure_local_ray() -> None:
-    """Set environment variables for Ray.
-
-    They stay set, because Ray reads some of them only at import time.
-    """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # The same scheduling priority as this process.
-    os.environ.setdefault("RAY_worker_niceness", "0")
-    if "ray" not in sys.modules:
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
-    has_token = "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ
-    if os.environ.get("RAY_AUTH_MODE") == "token" and not has_token:
-        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-
-
-def _check_address(address: str) -> None:
-    """Raise ClusterError if nothing listens at HOST:PORT, since `ray.init` would retry for
-    minutes.
-    """
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
-    except (OSError, OverflowError) as error:
-        raise ClusterError(
-            f"--cluster {address}: cannot connect ({error}). Start a cluster with `ray start "
-            "--head`, or use --cluster local."
-        ) from error
-
-
-def _capacity(cluster: ClusterOptions) -> int:
-    """Return the number of workers that fit on an idle cluster."""
-    import ray
-
-    needs = {"CPU": cluster.cpus_per_worker, "GPU": cluster.gpus_per_worker}
-    return sum(
-        min(
-            int(node["Resources"].get(kind, 0) / needed) for kind, needed in needs.items() if needed
-        )
-        for node in ray.nodes()
-        if node["Alive"]
-    )
 
 
 def _version(package: str) -> str:
@@ -454,18 +425,18 @@ def _check_machine(versions: dict[str, str], sizes: dict[Path, int]) -> None:
     for package, expected in versions.items():
         if (installed := _version(package)) != expected:
             raise ClusterError(
-                f"{node()} has {package} {installed}, but the driver has {expected}. Install the "
-                "same versions on all machines."
+                f"{socket.gethostname()} has {package} {installed}, but the driver has {expected}. "
+                "Install the same versions on all machines."
             )
     for path, size in sizes.items():
         if not path.is_file() or path.stat().st_size != size:
             raise ClusterError(
-                f"{node()} cannot access {path}. All machines must share its folder."
+                f"{socket.gethostname()} cannot access {path}. All machines must share its folder."
             )
 
 
 class _RayWorker:
-    """Ray actor that checks its machine before each task."""
+    """Ray actor that runs one task at a time and checks its machine before each."""
 
     def __init__(self, cluster: ClusterOptions, check: Callable[[], None]) -> None:
         import ray

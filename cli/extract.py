@@ -35,6 +35,7 @@ from byov.device import Device
 from byov.extract.encoder_names import DEFAULT_ENCODER, IMAGENET, Resize, parse_encoder
 from byov.extract.plan import (
     DEFAULT_RATIOS,
+    ExtractedFeatures,
     ExtractionOptions,
     OnMismatch,
     Plan,
@@ -42,7 +43,6 @@ from byov.extract.plan import (
     estimate_size,
     make_plan,
 )
-from byov.extract.results import ExtractedFeatures, record_results
 from byov.extract.source import VideoSource
 from byov.text import format_size, pluralize, printable
 from byov.workers import ClusterOptions
@@ -151,16 +151,17 @@ def extract(
     """Run a frozen vision model on every frame of a dataset. Cached videos are skipped."""
     cli_videos.keep_freed_memory()
     started = time.monotonic()
-    parsed_ratios = parse_numbers("--ratios", ratios)
-    parsed_shard = _parse_shard(shard)
+    part, _, parts = shard.partition("/")
+    if not (part.isdecimal() and parts.isdecimal()):
+        raise UsageError(f"--shard {shard}: expected i/n with i from 1 to n, such as 2/4.")
     cluster_options = parse_cluster(cluster, workers, cpus_per_worker, gpus_per_worker, device)
-    if cluster_options is not None and parsed_shard != (1, 1):
+    if cluster_options is not None and int(parts) > 1:
         raise UsageError("--cluster distributes the videos itself. Omit --shard.")
     fractions = None if split is None else parse_numbers("--split", split)
     source = VideoSource(dataset, manifest, folder, lerobot, ego, exo, task, fractions, name)
     options = ExtractionOptions(
-        ratios=parsed_ratios,
-        shard=parsed_shard,
+        ratios=parse_numbers("--ratios", ratios),
+        shard=(int(part), int(parts)),
         resize=resize,
         device=device,
         compile=compile_model,
@@ -172,9 +173,8 @@ def extract(
         verify_sources=verify_sources,
     )
     chosen = parse_encoder(encoder or source.default_encoder, revision)
-    plan = make_plan(
-        source.open(datasets_dir, features_dir, PROGRESS), features_dir, chosen, options
-    )
+    videos = source.open(datasets_dir, features_dir, PROGRESS)
+    plan = make_plan(videos, features_dir, chosen, options)
     if encoder is None:
         note(f"encoder: {plan.encoder.id} (choose another with --encoder)")
     if check:
@@ -191,20 +191,13 @@ def extract(
 
 def _extract(plan: Plan, cluster: ClusterOptions | None) -> ExtractedFeatures:
     if not plan.jobs_to_extract():
-        return record_results(plan, [], 0.0)  # extract_plan imports PyTorch, which takes seconds
+        return plan.finish([])  # extract_plan imports PyTorch, which takes seconds
     check_folder(plan.folder, "--features-dir")
     extract = partial(byov.extract_plan, plan, cluster=cluster, progress=PROGRESS)
     message = f"interrupted; {RESUME}"
     if cluster is None:
         return interruptible(extract, message)
     return run_stoppable(lambda stop: extract(stop=stop), message)
-
-
-def _parse_shard(text: str) -> tuple[int, int]:
-    index, _, count = text.partition("/")
-    if not (index.isdecimal() and count.isdecimal()):
-        raise UsageError(f"--shard {text}: expected i/n with i from 1 to n, such as 2/4.")
-    return int(index), int(count)
 
 
 def _print_summary(extracted: ExtractedFeatures, seconds: float, *, as_json: bool) -> None:

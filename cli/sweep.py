@@ -135,9 +135,7 @@ def run(
     folders = Folders(features_dir.absolute(), runs_dir.absolute())
     options = _Options(folders, where, device, dry_run, retry, out, as_json)
     planned = plan_runs([read_grid(grid)], folders.features)
-    result = _sweep(planned, options)
-    if result is not None:
-        _print_datasets(planned, result, options)
+    _print_datasets(planned, _sweep(planned, options), options)
 
 
 @main.command()
@@ -165,9 +163,7 @@ def benchmark(
     choice = PaperChoice(tuple(dataset or ()), encoder, seeds)
     grid = shipped_grid("benchmark", folders.features, choice)
     planned = plan_runs([grid], folders.features, allow_missing=True)
-    result = _sweep(planned, options, needs_all=True)
-    if result is not None:
-        _print_datasets(planned, result, options)
+    _print_datasets(planned, _sweep(planned, options, needs_all=True), options)
 
 
 @main.command()
@@ -205,8 +201,6 @@ def paper(
     grids = [grid for table_grids in plan.values() for grid in table_grids]
     planned = plan_runs(grids, folders.features, allow_missing=True)
     result = _sweep(planned, options)
-    if result is None:
-        return
     results = paper_results(plan, result, folders)
     if out is not None:
         for paper_result in results:
@@ -247,15 +241,15 @@ def _workers(
 
 def _sweep(
     planned: Sequence[PlannedRun], options: _Options, *, needs_all: bool = False
-) -> SweepResult | None:
-    """Train and score runs whose features are cached; with --dry-run, show them and return None."""
+) -> SweepResult:
+    """Train and score runs whose features are cached; with --dry-run, show them and exit."""
     if options.out is not None:
         check_folder(options.out, "--out")
     if options.dry_run:
         _show_plan(planned, options)
     _note_missing(planned)
     if options.dry_run:
-        return None
+        raise typer.Exit
     runs = [run for run in planned if not run.missing]
     if not runs or (needs_all and len(runs) < len(planned)):
         raise UsageError(

@@ -1,20 +1,26 @@
-"""Cached feature files of an encoder, and the manifest and index that describe them."""
+"""Cached feature files of an encoder, and the files that describe them: manifest.json, index.json
+and failures.json.
+"""
 
 import hashlib
+import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from byov.cache import manifest as manifests
+from byov.cache.atomic import exclusive, write_text
 from byov.cache.digests import file_sha256, fingerprint, segment_digest
 from byov.cache.features import Provenance, video_header
 from byov.cache.hdf5 import read_array
 from byov.cache.layout import video_path
-from byov.cache.manifest import IndexedFile, VideoEntry
-from byov.data.dataset import Video, parse_source
+from byov.cache.manifest import FileIndex, IndexedFile, Manifest, VideoEntry
+from byov.cache.verify import FAILURES_NAME, read_failures
+from byov.data.dataset import Dataset, Video, parse_source
 from byov.errors import CacheError
 
 LOGGER = logging.getLogger(__name__)
@@ -98,7 +104,7 @@ class CacheReader:
             labels = listed.labels
         else:
             labels = video.phases(read_array(path, "pts_seconds"))
-        entry = manifest_entry(video, indexed.frames, indexed.fps, labels)
+        entry = _manifest_entry(video, indexed.frames, indexed.fps, labels)
         return CachedFile(entry, identity, indexed, fragment, change)
 
     def _source_change(
@@ -133,9 +139,94 @@ class CacheReader:
         return ""
 
 
-def manifest_entry(
+def _manifest_entry(
     video: Video, frames: int | None, fps: float | None, labels: tuple[int, ...] | None
 ) -> VideoEntry:
     return VideoEntry(
         video.id, video.view, video.split, frames, fps, labels, video.actions, video.pair
     )
+
+
+def update_manifest(
+    folder: Path, dataset: Dataset, tried: Set[str], failures: dict[str, str]
+) -> None:
+    """Write manifest.json, index.json and failures.json after an extraction; add videos with late
+    events to failures.
+
+    Other shards may be extracted at the same time; a lock ensures that the last one includes all
+    files.
+
+    Args:
+        folder: Encoder folder.
+        dataset: Dataset with all videos, including those of other shards.
+        tried: Ids of the videos in this extraction.
+        failures: Dict mapping video ids to reasons.
+    """
+    path = folder.with_name("manifest.json")
+    with exclusive(path.with_name(".lock")):
+        reader = CacheReader(folder)
+        cached = dict[str, CachedFile]()
+        entries = list[VideoEntry]()
+        for video in dataset.videos:
+            file = None
+            with suppress(CacheError):
+                file = reader.read(video)
+            earlier = reader.entries.get(video.id)
+            if file is not None and file.fragment == video.segment.fragment:
+                cached[video.id] = file
+                entries.append(file.entry)
+                # The labels of the last frame tell whether any event comes later.
+                if video.events and max(file.entry.labels or (0,)) != len(video.events):
+                    feature_file = video_path(folder, video.view, video.id)
+                    pts_seconds = read_array(feature_file, "pts_seconds")
+                    late = video.late_events(len(pts_seconds), float(pts_seconds.max()))
+                    if late:
+                        failures[video.id] = f"{late}. Correct the CSV and run byov-extract again."
+                        LOGGER.warning(failures[video.id])
+            elif earlier is not None:  # extracted with another encoder
+                entries.append(_manifest_entry(video, earlier.frames, earlier.fps, earlier.labels))
+            else:
+                entries.append(_manifest_entry(video, None, None, video.labels))
+        Manifest(dataset.name, dataset.phase_names, dataset.action_names, tuple(entries)).save(path)
+        _save_index(dataset, path, reader, cached)
+        others = {video.id for video in dataset.videos} - tried - cached.keys()
+        _record_failures(folder, others, failures)
+
+
+def _save_index(
+    dataset: Dataset, manifest: Path, reader: CacheReader, cached: Mapping[str, CachedFile]
+) -> None:
+    identity = next((dict(file.identity) for file in cached.values()), {})
+    files = {
+        video: file.indexed
+        for video, file in cached.items()
+        if not file.source_change and file.identity == identity
+    }
+    index = FileIndex(
+        manifest_sha256=file_sha256(manifest),
+        sources=manifests.relative_sources(
+            manifest.parent, {video.id: video.path for video in dataset.videos}
+        ),
+        segments={
+            video.id: video.segment.fragment for video in dataset.videos if video.segment.fragment
+        },
+        identities=reader.index.identities | {reader.folder.name: identity},
+        files=reader.index.files | {reader.folder.name: files},
+    )
+    if index != reader.index:
+        with suppress(OSError):  # read-only or full disk; the next extraction opens the files again
+            index.save(manifest.parent)
+
+
+def _record_failures(folder: Path, others: Set[str], failures: Mapping[str, str]) -> None:
+    """Write failures.json with the new failures and the earlier failures of other videos."""
+    try:
+        recorded = read_failures(folder)
+    except CacheError:
+        recorded = {}
+    now = {video: reason for video, reason in recorded.items() if video in others} | dict(failures)
+    path = folder / FAILURES_NAME
+    if now:
+        write_text(path, json.dumps(dict(sorted(now.items())), indent=1) + "\n")
+    elif path.exists():  # on a read-only disk, unlink fails even if there is no such file
+        path.unlink(missing_ok=True)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import fuse_conv_bn_weights
 
 SIZE = 224
 # Equivalent to (x - 127) / 128 for gray levels x in 0..255, since Preprocessing normalizes values
@@ -103,7 +104,7 @@ class EfficientNetTokens(nn.Module):
         return self.blocks(F.relu6(self.stem(images), inplace=True)).flatten(2).mT, None
 
 
-def build_tokens(published: Mapping[str, Tensor]) -> tuple[EfficientNetTokens, dict[str, Tensor]]:
+def build_tokens(published: Mapping[str, Tensor]) -> tuple[nn.Module, dict[str, Tensor]]:
     """Build the network with normalization folded in; also return the published weights that it
     uses.
     """
@@ -118,18 +119,9 @@ def build_tokens(published: Mapping[str, Tensor]) -> tuple[EfficientNetTokens, d
             )
             names = [f"{convolution}.weight", *(f"{norm}.{part}" for part in _NORM_PARTS)]
             used |= {name: published[name] for name in names}
-            folded[f"{name}.weight"], folded[f"{name}.bias"] = _fold(
-                *(published[name].double() for name in names)
+            weight, gain, shift, mean, variance = (published[key].double() for key in names)
+            folded[f"{name}.weight"], folded[f"{name}.bias"] = fuse_conv_bn_weights(
+                weight, None, mean, variance, NORM_EPSILON, gain, shift
             )
     tokens.load_state_dict(folded)
     return tokens.to(memory_format=torch.channels_last), used  # type: ignore[call-overload]
-
-
-def _fold(
-    weight: Tensor, gain: Tensor, shift: Tensor, mean: Tensor, variance: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return the weight and bias of a convolution that is equivalent to the given one followed by
-    normalization.
-    """
-    scale = gain / (variance + NORM_EPSILON).sqrt()
-    return (weight * scale[:, None, None, None]).float(), (shift - mean * scale).float()

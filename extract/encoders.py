@@ -8,7 +8,7 @@ import json
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -46,13 +46,6 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 HALF = (0.5, 0.5, 0.5)
 # Normalization (mean, std) by model type, for models without a preprocessor_config.json.
 NORMALIZATION = {"clip_vision_model": (CLIP_MEAN, CLIP_STD), "siglip_vision_model": (HALF, HALF)}
-# These models interpolate their position embeddings, so the image size is taken from the image
-# processor.
-ANY_SIZE = ("dinov2", "dinov2_with_registers")
-UNUSED_PARTS = {"pooler", "head"}  # not needed to compute tokens, so their weights may be missing
-# ResNet-50 "Conv4c": the third block of the third stage, as in TCC
-CONV4C_STAGE = 2
-CONV4C_BLOCKS = 3
 _HUGGING_FACE_LOCK = threading.RLock()  # verbosity and progress bars are global settings
 
 
@@ -72,15 +65,15 @@ class VitTokens(nn.Module):
 
 
 class ResNetTokens(nn.Module):
-    """Conv4c feature map of a ResNet-50, flattened to 14 x 14 tokens."""
+    """Conv4c feature map of a ResNet-50 (third block of the third stage, as in TCC), flattened to
+    14 x 14 tokens.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         stages = cast(Any, model).encoder.stages
         self.embedder = cast(nn.Module, model.embedder)
-        self.blocks = nn.Sequential(
-            *stages[:CONV4C_STAGE], *stages[CONV4C_STAGE].layers[:CONV4C_BLOCKS]
-        )
+        self.blocks = nn.Sequential(*stages[:2], *stages[2].layers[:3])
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
         return self.blocks(self.embedder(images)).flatten(2).mT, None  # (B, N, D)
@@ -106,17 +99,16 @@ class FrameEncoder:
         self.device = device
         self.dtype: torch.dtype = getattr(torch, compute_dtype(device.type))
         self.module = tokens.eval().requires_grad_(False).to(device, self.dtype)
-        self._tokens: Callable[[Tensor], tuple[Tensor, Tensor | None]] = self.module
-
-    def compile(self) -> None:
-        self._tokens = torch.compile(self._tokens, dynamic=False)
 
     @torch.inference_mode()
     def encode(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
         """Encode resized uint8 frames (B, 3, size, size) as patch tokens (B, N, D) and class tokens
         (B, D), if any.
         """
-        return self._tokens(self.preprocessing.normalized(images, self.dtype))
+        tokens: tuple[Tensor, Tensor | None] = self.module(
+            self.preprocessing.normalized(images, self.dtype)
+        )
+        return tokens
 
 
 def load_encoder(
@@ -138,35 +130,27 @@ def load_encoder(
     name = parse_encoder(name) if isinstance(name, str) else name
     LOGGER.info(f"loading the encoder {name.id}")
     if name.is_imagenet:
-        return _load_imagenet(name, resize, pick_device(device))
-    with _quiet_hugging_face(downloads=progress is not NO_PROGRESS):
-        name = _resolve_revision(name)
-        config = _load_config(name)
-        size = _image_size(name, config)
-        prefix, _, _ = _measure(name, config, size)
-        if name.is_random:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(RANDOM_SEED)
-                model = cast(Any, transformers.AutoModel).from_config(config)
-        else:
-            model = _load_weights(name, config)
-        mean, std = _normalization(name, config)
-    tokens = _as_tokens(config, model, prefix)
-    sha256 = _weights_sha256(tokens.state_dict())
-    return FrameEncoder(
-        name, tokens, sha256, Preprocessing(resize, size, mean, std), pick_device(device)
-    )
-
-
-def _load_imagenet(name: EncoderName, resize: Resize, device: torch.device) -> FrameEncoder:
-    with _loading_errors(
-        f"{name.source}: cannot be read as the weights of {name.id}; reinstall its package"
-    ):
-        tokens, weights = efficientnet.build_tokens(
-            torch.load(name.source, map_location="cpu", weights_only=True)
+        with _loading_errors(
+            f"{name.source}: cannot be read as the weights of {name.id}; reinstall its package"
+        ):
+            tokens, weights = efficientnet.build_tokens(
+                torch.load(name.source, map_location="cpu", weights_only=True)
+            )
+        preprocessing = Preprocessing(
+            resize, efficientnet.SIZE, efficientnet.MEAN, efficientnet.STD
         )
-    preprocessing = Preprocessing(resize, efficientnet.SIZE, efficientnet.MEAN, efficientnet.STD)
-    return FrameEncoder(name, tokens, _weights_sha256(weights), preprocessing, device)
+    else:
+        with _quiet_hugging_face(downloads=progress is not NO_PROGRESS):
+            name = _resolve_revision(name)
+            config = _load_config(name)
+            size = _image_size(name, config)
+            prefix, _, _ = _measure(name, config, size)
+            model = _load_model(name, config)
+            preprocessing = Preprocessing(resize, size, *_normalization(name, config))
+        tokens = _as_tokens(config, model, prefix)
+        weights = tokens.state_dict()
+    sha256 = _weights_sha256(weights)
+    return FrameEncoder(name, tokens, sha256, preprocessing, pick_device(device))
 
 
 def _load_config(name: EncoderName) -> Any:
@@ -176,24 +160,28 @@ def _load_config(name: EncoderName) -> Any:
         return transformers.AutoConfig.for_model(model_type, **settings)
     with _loading_errors(f"{name.source}: cannot be loaded as a vision model"):
         config = transformers.AutoConfig.from_pretrained(
-            name.source, revision=_revision(name), trust_remote_code=False
+            name.source, revision=None if name.is_folder else name.revision, trust_remote_code=False
         )
     return getattr(config, "vision_config", config)
 
 
-def _load_weights(name: EncoderName, config: Any) -> nn.Module:
+def _load_model(name: EncoderName, config: Any) -> nn.Module:
+    if name.is_random:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(RANDOM_SEED)
+            return cast(nn.Module, cast(Any, transformers.AutoModel).from_config(config))
     with _loading_errors(f"{name.source}: cannot be loaded as a vision model"):
         model, report = transformers.AutoModel.from_pretrained(
             name.source,
             config=config,
-            revision=_revision(name),
+            revision=None if name.is_folder else name.revision,
             trust_remote_code=False,
             dtype=torch.float32,
             output_loading_info=True,
         )
-    # Missing weights would keep their random initial values.
+    # Missing weights would keep their random initial values. Poolers and heads are not used.
     missing = sorted(
-        key for key in report["missing_keys"] if not UNUSED_PARTS & set(key.split("."))
+        key for key in report["missing_keys"] if not {"pooler", "head"} & set(key.split("."))
     )
     if missing:
         raise EncoderError(
@@ -242,7 +230,8 @@ def _prefix_tokens(name: EncoderName, config: Any, size: int, states: Tensor) ->
 
 def _image_size(name: EncoderName, config: Any) -> int:
     size: object = getattr(config, "image_size", None)
-    if config.model_type in ANY_SIZE or size is None:
+    # DINOv2 interpolates its position embeddings, so the image processor determines the size.
+    if config.model_type in ("dinov2", "dinov2_with_registers") or size is None:
         crop = _processor_settings(name).get("crop_size") or {}
         size = (crop.get("height") if isinstance(crop, dict) else crop) or 224
     if isinstance(size, list | tuple):
@@ -331,10 +320,6 @@ def _hub_file(name: EncoderName, file_name: str) -> Path | None:
         ) from error
 
 
-def _revision(name: EncoderName) -> str:
-    return "main" if name.is_folder or name.revision is None else name.revision
-
-
 def _weights_sha256(weights: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for key, tensor in sorted(weights.items()):
@@ -376,10 +361,9 @@ def _loading_errors(problem: str) -> Iterator[None]:
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        needs_code = "trust_remote_code" in str(error)
-        reason = (
-            "byov never runs code that comes with a model" if needs_code else _first_line(error)
-        )
+        reason = _first_line(error)
+        if "trust_remote_code" in str(error):
+            reason = "byov never runs code that comes with a model"
         raise EncoderError(f"{problem} ({reason})") from error
 
 

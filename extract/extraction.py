@@ -20,8 +20,16 @@ from byov.errors import ClusterError, ProcessLost
 from byov.extract.encoder_names import EncoderName, Resize, parse_encoder
 from byov.extract.encoders import FrameEncoder, load_encoder
 from byov.extract.pipeline import Pipeline, feature_provenance
-from byov.extract.plan import DEFAULT_RATIOS, ExtractionOptions, Job, OnMismatch, Plan, make_plan
-from byov.extract.results import ExtractedFeatures, VideoOutcome, record_results
+from byov.extract.plan import (
+    DEFAULT_RATIOS,
+    ExtractedFeatures,
+    ExtractionOptions,
+    Job,
+    OnMismatch,
+    Plan,
+    VideoOutcome,
+    make_plan,
+)
 from byov.extract.source import VideoSource
 from byov.folders import Folder, datasets_folder, features_folder
 from byov.progress import NO_PROGRESS, Bar, Progress, Stop, Stoppable, never
@@ -135,33 +143,26 @@ def extract_plan(
     for line in plan.reasons():
         LOGGER.info(line)
     if not jobs:
-        return record_results(plan, [], 0.0)
-    if cluster is None:
-        outcomes, seconds = _extract_here(plan, jobs, progress, stop)
-    else:
-        outcomes, seconds = _extract_on_cluster(plan, jobs, cluster, progress, stop)
-    return record_results(plan, outcomes, seconds)
-
-
-def _extract_here(
-    plan: Plan, jobs: Sequence[Job], progress: Progress, stop: Stop
-) -> tuple[list[VideoOutcome], float]:
-    """Extract videos in this process; return the outcomes and the time in seconds."""
+        return plan.finish([])
+    if cluster is not None:
+        return _extract_on_cluster(plan, jobs, cluster, progress, stop)
     encoder = _load(plan.encoder, plan.options, progress)
     plan.refuse_other_identity(feature_provenance(encoder).identity())
-
-    def extract(frames: Bar) -> Generator[VideoOutcome, None, None]:
-        return Pipeline(encoder, plan.options, frames).run(jobs)
-
-    return _collect(extract, jobs, Stoppable(progress, stop))
+    return _collect(
+        plan,
+        jobs,
+        lambda frames: Pipeline(encoder, plan.options, frames).run(jobs),
+        Stoppable(progress, stop),
+    )
 
 
 def _collect(
-    extract: Callable[[Bar], Generator[VideoOutcome, None, None]],
+    plan: Plan,
     jobs: Sequence[Job],
+    extract: Callable[[Bar], Generator[VideoOutcome, None, None]],
     progress: Progress,
-) -> tuple[list[VideoOutcome], float]:
-    """Collect the outcomes of all jobs with progress bars; return them and the time in seconds."""
+) -> ExtractedFeatures:
+    """Collect the outcomes of all jobs with progress bars, and finish the plan."""
     counts = [
         job.label_count or estimated_frames(job.video.path, job.video.segment) for job in jobs
     ]
@@ -178,13 +179,13 @@ def _collect(
             if outcome.failure is not None:
                 LOGGER.warning(f"failed: {outcome.failure}")
             videos.advance(latest=outcome.video_id)
-    return outcomes, time.monotonic() - started
+    return plan.finish(outcomes, time.monotonic() - started)
 
 
 def _load(name: EncoderName, options: ExtractionOptions, progress: Progress) -> FrameEncoder:
     encoder = load_encoder(name, resize=options.resize, device=options.device, progress=progress)
     if options.compile:
-        encoder.compile()
+        encoder.module.compile(dynamic=False)
     return encoder
 
 
@@ -193,8 +194,8 @@ def _load(name: EncoderName, options: ExtractionOptions, progress: Progress) -> 
 
 def _extract_on_cluster(
     plan: Plan, jobs: Sequence[Job], cluster: ClusterOptions, progress: Progress, stop: Stop
-) -> tuple[list[VideoOutcome], float]:
-    """Extract videos on a Ray cluster; return the outcomes and the time in seconds.
+) -> ExtractedFeatures:
+    """Extract videos on a Ray cluster.
 
     Nothing is written until all workers have loaded the same encoder. If a worker dies, its videos
     are retried one by one; a video fails after its worker has died three times.
@@ -228,7 +229,7 @@ def _extract_on_cluster(
                 for chunk in split_jobs(jobs, workers.count)
             ]
             extract = partial(_extract_chunks, workers, chunks, stop)
-            return _collect(extract, jobs, Stoppable(progress, stop))
+            return _collect(plan, jobs, extract, Stoppable(progress, stop))
     finally:
         remove_abandoned(plan.folder.parent)  # files of killed workers
 

@@ -8,8 +8,8 @@ videos or on interruptions.
 
 import queue
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,10 @@ from byov.cache.digests import file_sha256, file_state, fingerprint, segment_dig
 from byov.cache.features import FeatureWriter, Provenance
 from byov.cache.layout import ratio_key
 from byov.data.video import DECODER, FrameReader
-from byov.device import usable_cores
+from byov.device import torch_threads, usable_cores
 from byov.errors import DatasetError, VideoError
 from byov.extract.encoders import FrameEncoder
-from byov.extract.plan import ExtractionOptions, Job
-from byov.extract.results import VideoOutcome
+from byov.extract.plan import ExtractionOptions, Job, VideoOutcome
 from byov.extract.token_merging import TokenMerger
 from byov.progress import Bar
 from byov.text import pluralize
@@ -205,7 +204,7 @@ class Pipeline:
             # Copying and merging are too small to parallelize: while the cores are busy decoding,
             # waiting for a second thread costs far more than it saves.
             with (
-                _torch_threads(1),
+                torch_threads(1),
                 closing(_decoded(jobs, self._encoder, self._options)) as decoded,
             ):
                 for job, content in decoded:
@@ -245,7 +244,7 @@ class Pipeline:
         """Encode the whole batch, even if it is not full, and distribute the tokens to their
         videos.
         """
-        with _torch_threads(self._encoder_threads):
+        with torch_threads(self._encoder_threads):
             tokens, cls = self._encoder.encode(self._batch)
         rows: dict[_OpenVideo, list[int]] = {}
         for row, video in enumerate(self._owners):
@@ -265,7 +264,8 @@ class Pipeline:
             if tokens is not None:
                 video.add_tokens(tokens, cls)
             if video.facts is not None and not video.pending:
-                video.finish(video.facts)
+                video.write(*video.merger.finish())
+                video.writer.finish_video(**video.facts)
                 del self._open[video.job.video.id]
                 yield VideoOutcome(
                     video.job.video.id, video.writer.rows, video.job.path.stat().st_size
@@ -295,7 +295,7 @@ class _OpenVideo:
         self.facts: dict[str, Any] | None = None
         self.pts_seconds: list[NDArray[np.float64]] = []
         self.writer = FeatureWriter(job.path)
-        self._merger = TokenMerger(job.ratios)
+        self.merger = TokenMerger(job.ratios)
         self._cls: list[NDArray[Any]] = []
 
     def add_tokens(self, tokens: Tensor, cls: Tensor | None) -> None:
@@ -303,14 +303,9 @@ class _OpenVideo:
         self.pending -= len(tokens)
         if cls is not None:
             self._cls.append(_to_float16(cls))
-        self._write(*self._merger.push(tokens))
+        self.write(*self.merger.push(tokens))
 
-    def finish(self, facts: Mapping[str, Any]) -> None:
-        """Write the last frame and move the file to its final name."""
-        self._write(*self._merger.finish())
-        self.writer.finish_video(**facts)
-
-    def _write(self, merged_tokens: Tensor, order: Tensor) -> None:
+    def write(self, merged_tokens: Tensor, order: Tensor) -> None:
         merged = _to_float16(merged_tokens)  # (T, R, D)
         if not np.isfinite(merged).all():
             raise VideoError(
@@ -328,17 +323,6 @@ class _OpenVideo:
             "pts_seconds": _pop_rows(self.pts_seconds, len(merged)),
         }
         self.writer.append(rows)
-
-
-@contextmanager
-def _torch_threads(count: int) -> Iterator[None]:
-    """Temporarily set the number of threads that PyTorch uses for calls from this thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _to_float16(values: Tensor) -> NDArray[Any]:

@@ -1,9 +1,9 @@
-"""Extraction planning: compare every video in a dataset with its file in the cache.
+"""Extraction plans: compare every video in a dataset with its file in the cache, and sum up the
+results.
 
-Planning does not load a model or decode videos.
+This module does not load a model or decode videos.
 """
 
-import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,13 +18,12 @@ from byov.data.dataset import Dataset, Video
 from byov.data.video import STRICT, DecodingPolicy, probe
 from byov.device import Device
 from byov.errors import CacheError, DatasetError, EncoderError, VideoError
-from byov.extract.cached_files import CachedFile, CacheReader
+from byov.extract.cached_files import CachedFile, CacheReader, update_manifest
 from byov.extract.encoder_names import WIDTHS, EncoderName, Resize, compute_dtype
 from byov.progress import NO_PROGRESS, Progress, track
 from byov.records import check_choice
 from byov.text import pluralize
 
-LOGGER = logging.getLogger(__name__)
 OnMismatch = Literal["error", "trim"]
 State = Literal["cached", "missing", "stale", "conflict"]
 CPU_BATCH = 32
@@ -96,6 +95,31 @@ class Job:
 
 
 @dataclass(frozen=True)
+class VideoOutcome:
+    """Result of extracting one video: a file or a failure."""
+
+    video_id: str
+    frames: int = 0
+    written_bytes: int = 0
+    failure: str | None = None
+
+
+@dataclass(frozen=True)
+class ExtractedFeatures:
+    """Result of an extraction. Failed videos are retried by the next extraction."""
+
+    dataset: str
+    encoder: str
+    folder: Path  # features/<dataset>/<encoder>
+    videos: int  # number of videos extracted by this call
+    frames: int
+    cached: int  # number of videos that were already cached
+    failures: dict[str, str]  # video id -> reason
+    written_bytes: int = 0
+    seconds: float = 0.0  # without the time for loading the encoder or starting workers
+
+
+@dataclass(frozen=True)
 class Plan:
     """Plan of an extraction, with one job per video."""
 
@@ -130,6 +154,24 @@ class Plan:
                     "again, or another --features-dir."
                 )
 
+    def finish(self, outcomes: Sequence[VideoOutcome], seconds: float = 0.0) -> ExtractedFeatures:
+        """Write manifest.json, index.json and failures.json, and return the totals."""
+        failures = {
+            outcome.video_id: outcome.failure for outcome in outcomes if outcome.failure is not None
+        }
+        update_manifest(self.folder, self.dataset, {job.video.id for job in self.jobs}, failures)
+        return ExtractedFeatures(
+            self.dataset.name,
+            self.encoder.id,
+            self.folder,
+            videos=sum(outcome.failure is None for outcome in outcomes),
+            frames=sum(outcome.frames for outcome in outcomes),
+            cached=len(self.in_state("cached")),
+            failures=failures,
+            written_bytes=sum(outcome.written_bytes for outcome in outcomes),
+            seconds=seconds,
+        )
+
     def reasons(self) -> list[str]:
         """Return messages that explain why cached videos are extracted again."""
         reasons = Counter(job.reason for job in self.in_state("stale"))
@@ -150,7 +192,12 @@ def make_plan(
     """
     folder = manifest_path(features_dir, dataset.name).with_name(encoder_slug(encoder.id))
     if encoder.revision is None and not options.overwrite:
-        encoder = _pin_revision(encoder, folder)
+        for path in cached_files(folder):
+            with suppress(CacheError):
+                provenance = read_header(path).provenance
+                if provenance.encoder == encoder.id:
+                    encoder = replace(encoder, revision=provenance.encoder_revision)
+                    break
     reader = CacheReader(folder)
     jobs = []
     first, step = options.shard
@@ -212,15 +259,6 @@ def _identity_conflict(
     resize = {"preprocessing": identity["preprocessing"].partition(" ")[0]}
     difference = identity_difference({**identity, **resize}, expected)
     return difference and f"with {difference}"
-
-
-def _pin_revision(encoder: EncoderName, folder: Path) -> EncoderName:
-    for path in cached_files(folder):
-        with suppress(CacheError):
-            provenance = read_header(path).provenance
-            if provenance.encoder == encoder.id:
-                return replace(encoder, revision=provenance.encoder_revision)
-    return encoder
 
 
 def estimate_size(plan: Plan, checks: Sequence[Mapping[str, Any]]) -> tuple[int, int | None]:

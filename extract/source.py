@@ -41,20 +41,14 @@ class VideoSource:
 
     def __post_init__(self) -> None:
         split = self.split
-        own = self.folder if self.lerobot is None else self.lerobot
-        if (
-            sum(
-                source is not None
-                for source in (self.dataset, self.manifest, self.folder, self.lerobot)
-            )
-            != 1
-        ):
+        if (self.dataset, self.manifest, self.folder, self.lerobot).count(None) != 3:
             raise DatasetError(
                 f"pass one of --dataset ({', '.join(READERS)}), --manifest, --folder or --lerobot"
             )
         if self.task is not None and self.lerobot is None:
             raise DatasetError("--task requires --lerobot")
-        if own is None and (split, self.ego, self.exo) != (None, None, None):
+        needs_folder = (split, self.ego, self.exo) != (None, None, None)
+        if needs_folder and self.folder is None and self.lerobot is None:
             raise DatasetError(
                 "--split, --ego and --exo require --folder or --lerobot; a CSV lists splits and "
                 "views"
@@ -83,10 +77,9 @@ class VideoSource:
         """Id of the default encoder; datasets that need no download have a default encoder that
         needs none.
         """
-        without_download = (
-            self.dataset is not None and dataset_folder(self.dataset) in WITHOUT_DOWNLOAD
+        return (
+            IMAGENET if dataset_folder(self.dataset or "") in WITHOUT_DOWNLOAD else DEFAULT_ENCODER
         )
-        return IMAGENET if without_download else DEFAULT_ENCODER
 
     def open(self, datasets_dir: Path, features_dir: Path, progress: Progress) -> Dataset:
         """Open a built-in dataset or user-provided videos."""
@@ -94,9 +87,8 @@ class VideoSource:
             return open_dataset(self.dataset, datasets_dir, progress)
         path = Path(self.manifest or self.folder or self.lerobot or "")
         folder = path.parent if self.manifest else path
-        name = self.name or (
-            path.stem if self.manifest and path.name != CSV_NAME else folder.resolve().name
-        )
+        is_table_name = self.manifest and path.name != CSV_NAME
+        name = self.name or (path.stem if is_table_name else folder.resolve().name)
         if name in READERS:
             raise DatasetError(
                 f"{name!r} is the name of a built-in dataset; choose another one with --name"
@@ -131,12 +123,12 @@ class VideoSource:
             )
             return dataset
         videos = list_folder(folder, self.split, patterns)
+        table = next_to_videos
         try:
-            write_text(next_to_videos, to_csv(videos))
-            table = next_to_videos
+            write_text(table, to_csv(videos))
         except OSError:  # a read-only folder
-            write_text(next_to_features, to_csv(videos))
             table = next_to_features
+            write_text(table, to_csv(videos))
         counts = Counter(f"{video.split} {video.view}" for video in videos)
         listed_counts = ", ".join(f"{count} {kind}" for kind, count in counts.items())
         LOGGER.info(

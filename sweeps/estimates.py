@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from byov.device import Device, pick_device
+from byov.device import Device, pick_device, torch_threads
 from byov.evaluate.readers import read_manifest
 from byov.progress import Progress, track
 from byov.sweeps.grids import Folders, PlannedRun
@@ -48,8 +48,13 @@ def estimate_runs(
                 rates[kind] = _measure(run, folders, device)
             except Exception as error:  # the sweep reports it, too
                 problems[run.dataset, kind] = str(error)
-        seconds = rates.get(kind, 0.0) * _size(run, folders)
-        estimates[run.name] = Estimate(seconds, problems.get((run.dataset, kind), ""))
+        optimizer = run.config.optimizer
+        seen = (optimizer.steps or 0) * optimizer.batch_size  # training videos over all epochs
+        if not optimizer.steps:
+            videos = read_manifest(folders.features, run.dataset).videos
+            seen = max(1, optimizer.epochs * sum(video.split == "train" for video in videos))
+        problem = problems.get((run.dataset, kind), "")
+        estimates[run.name] = Estimate(rates.get(kind, 0.0) * seen, problem)
     return estimates
 
 
@@ -67,35 +72,21 @@ def total_time(estimates: Collection[Estimate], workers: int) -> str:
     )
 
 
-def _size(run: PlannedRun, folders: Folders) -> int:
-    """Return the number of training videos seen over all epochs."""
-    optimizer = run.config.optimizer
-    if optimizer.steps is not None:
-        return optimizer.steps * optimizer.batch_size
-    videos = read_manifest(folders.features, run.dataset).videos
-    return max(1, optimizer.epochs * sum(video.split == "train" for video in videos))
-
-
 def _measure(run: PlannedRun, folders: Folders, device: Device) -> float:
     """Time a few training steps on one thread, as in a worker; return seconds per epoch and
     training video.
     """
     times = list[float]()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with torch_threads(1):
         data = open_training_data(folders.features, run.dataset, run.encoder_folder, run.ratio)
         torch_device = pick_device(device)
         model = build_method(data.width, run.config).to(torch_device)
-        store = FeatureStore(data, (), 0)
         videos = data.split("train")
-        batches = training_batches(model, videos, store, run.config)
+        batches = training_batches(model, videos, FeatureStore(data, (), 0), run.config)
         for step in range(1 + STEPS):
             batch = tuple(clips.to(torch_device) for clips in batches.batch(step))
             loss = model(batch, torch.Generator())["loss"]
             loss.backward()
             loss.item()  # waits for the device
             times.append(time.monotonic())
-    finally:
-        torch.set_num_threads(threads)
     return (times[-1] - times[0]) / STEPS * batches.steps_per_epoch / len(videos)

@@ -92,14 +92,6 @@ class PlannedRun:
     title: str = ""  # row name in tables
     missing: str = ""  # command that extracts missing features; "" if none are missing
 
-    def training_options(self) -> dict[str, Any]:
-        """Return the keyword arguments of `start_run`."""
-        data = {"dataset": self.dataset, "encoder": self.encoder_folder, "ratio": self.ratio}
-        settings = self.config.flat()
-        if settings["steps"] is not None:
-            del settings["epochs"]
-        return data | settings
-
 
 def read_grid(path: Path) -> RunGrid:
     """Read a grid file; raise SweepError if it cannot be read or has unknown keys."""
@@ -199,9 +191,11 @@ def plan_runs(
                     f"{grid.source}: two runs are called {run.name}. Rename the grid, or omit its "
                     "name."
                 )
-            scope = joint_scope([other.scope, run.scope])
-            untrained = other.untrained or run.untrained
-            runs[run.name] = replace(other, scope=scope, untrained=untrained)
+            runs[run.name] = replace(
+                other,
+                scope=joint_scope([other.scope, run.scope]),
+                untrained=other.untrained or run.untrained,
+            )
     return list(runs.values())
 
 
@@ -247,20 +241,18 @@ def _planned(
     dataset = folder.parent.name
     encoder = header.provenance.encoder if header else values["encoder"]
     scope = Scope(grid.evaluation.split, PROTOCOLS, tuple(TASKS), EvaluationOptions())
-    if header is None or ratio_key(ratio) not in header.ratios:
-        missing = (
-            f"byov-extract --dataset {dataset.replace('metaworld-', 'metaworld/')} "
-            f"--encoder {encoder}"
-        )
-        missing += f" --ratios {ratio_key(ratio)}" if header else ""
-    else:
+    if header and ratio_key(ratio) in header.ratios:
         scope = _scope(grid.evaluation, features_dir, dataset)
-    if missing and header and not allow_missing:
+    elif header and not allow_missing:
         ratios = ", ".join(sorted(header.ratios, key=float))
         raise SweepError(
             f"{folder}: no STM ratio {ratio_key(ratio)}, only {ratios}. Add it with byov-extract "
-            "--ratios "
-            f"{ratio_key(ratio)}."
+            f"--ratios {ratio_key(ratio)}."
+        )
+    else:
+        missing = (
+            f"byov-extract --dataset {dataset.replace('metaworld-', 'metaworld/')} "
+            f"--encoder {encoder}" + (f" --ratios {ratio_key(ratio)}" if header else "")
         )
     other_keys = ("dataset", "encoder", "ratio", "method", "title")
     given = {key: value for key, value in values.items() if key not in other_keys}
@@ -268,10 +260,17 @@ def _planned(
     title = values.get("title", "")
     for name, value in {"ratio": ratio_key(ratio), **config.flat()}.items():
         title = title.replace(f"{{{name}}}", _value_text(value))
-    run = _run_name(grid, block, config, folder, ratio, has_encoder="encoder" in values)
-    untrained = grid.evaluation.untrained
     return PlannedRun(
-        run, dataset, folder.name, float(ratio), config, encoder, scope, untrained, title, missing
+        _run_name(grid, block, config, folder, ratio, has_encoder="encoder" in values),
+        dataset,
+        folder.name,
+        float(ratio),
+        config,
+        encoder,
+        scope,
+        grid.evaluation.untrained,
+        title,
+        missing,
     )
 
 

@@ -77,12 +77,12 @@ class RunTask:
     def __call__(self, stop: Stop) -> RunStatus:
         started = time.monotonic()
         folder = self.folders.runs / self.name
-        if not _wait_until_free(folder, stop):
-            return RunStatus(
-                self.name,
-                "failed",
-                "another process is training this run; sweep again when it is done",
-            )
+        # Wait for another process that trains the run, such as a worker of a killed sweep.
+        while is_training(folder):
+            if stop() or time.monotonic() > started + LOCK_SECONDS:
+                reason = "another process is training this run; sweep again when it is done"
+                return RunStatus(self.name, "failed", reason)
+            time.sleep(0.1)
         try:
             self._train(folder, stop)
             self._score(stop)
@@ -120,25 +120,24 @@ class RunTask:
         if (folder / CONFIG_NAME).exists():
             resume_run(self.name, execution)
         else:
-            start_run(self.name, execution, **self.run.training_options())
+            run = self.run
+            settings = run.config.flat()
+            if settings["steps"] is not None:
+                del settings["epochs"]
+            start_run(
+                run.name,
+                execution,
+                dataset=run.dataset,
+                encoder=run.encoder_folder,
+                ratio=run.ratio,
+                **settings,
+            )
 
     def _score(self, stop: Stop) -> None:
         # Score the trained model last, because its scores mark the run as finished.
         for untrained in (True, False) if self.run.untrained else (False,):
             path, reader = run_scores(self.run, self.folders, untrained=untrained)
             score(reader, self.run.scope, path, Stoppable(NO_PROGRESS, stop))
-
-
-def _wait_until_free(folder: Path, stop: Stop) -> bool:
-    """Wait for another process that trains the run, such as a worker of a killed sweep; return
-    False on timeout.
-    """
-    deadline = time.monotonic() + LOCK_SECONDS
-    while is_training(folder):
-        if stop() or time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
 
 
 @dataclass(frozen=True)
@@ -187,15 +186,15 @@ def sweep(
             "--runs-dir."
         )
         stack.enter_context(exclusive(folders.runs / SWEEP_FOLDER / "lock", busy=busy))
-        before = [run_status(run, folders) for run in runs]
         skipped = ("finished",) if retry else ("finished", "failed")
+        before = [run_status(run, folders) for run in runs]
         results = {status.name: status for status in before if status.state in skipped}
         to_do = [RunTask(run, folders, device) for run in runs if run.name not in results]
-        planned = [task.run for task in to_do]
-        estimates = (
-            estimate_runs(planned, folders, device, Stoppable(progress, stop)) if measure else {}
-        )
-        expected = total_time(estimates.values(), workers.count)
+        expected = ""
+        if measure:
+            planned = [task.run for task in to_do]
+            estimates = estimate_runs(planned, folders, device, Stoppable(progress, stop))
+            expected = total_time(estimates.values(), workers.count)
         LOGGER.info(f"{pluralize(len(runs), 'run')}, {len(to_do)} to do{expected}")
         for run_task in to_do:
             (folders.runs / run_task.name / FAILURE_NAME).unlink(missing_ok=True)
@@ -274,9 +273,13 @@ def run_status(run: PlannedRun, folders: Folders) -> RunStatus:
                 f"{folder} exists with {'; '.join(other)}. Delete it, or give the grid another "
                 "name or --runs-dir."
             )
-    failure = read_failure(folder)
-    if failure is not None:
-        return RunStatus(run.name, "failed", failure)
+    failure = folder / FAILURE_NAME
+    if failure.exists():
+        try:
+            reason = str(json.loads(failure.read_text(encoding="utf-8"))["reason"])
+        except (OSError, ValueError, KeyError, TypeError):
+            reason = f"unknown reason; cannot read {failure}"
+        return RunStatus(run.name, "failed", reason)
     if record is None:
         return RunStatus(run.name, "to train")
     models = (False, True) if run.untrained else (False,)
@@ -289,16 +292,6 @@ def run_status(run: PlannedRun, folders: Folders) -> RunStatus:
     summary = summarize_run(record)
     detail = "trained, not scored" if summary.state == "finished" else summary.description
     return RunStatus(run.name, "to resume", detail)
-
-
-def read_failure(run: Path) -> str | None:
-    """Return the reason why a run failed; None if it did not fail."""
-    try:
-        return str(json.loads((run / FAILURE_NAME).read_text(encoding="utf-8"))["reason"])
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError):
-        return f"unknown reason; cannot read {run / FAILURE_NAME}"
 
 
 def run_scores(

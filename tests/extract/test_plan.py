@@ -13,9 +13,9 @@ from byov.cache.hdf5 import read_array
 from byov.cache.manifest import load_index, load_manifest
 from byov.data.own_videos import read_own_videos
 from byov.extract import cached_files
+from byov.extract.cached_files import update_manifest
 from byov.extract.encoder_names import parse_encoder
 from byov.extract.plan import ExtractionOptions, make_plan
-from byov.extract.results import update_manifest
 from byov.report.pictures import SourceVideos
 from byov.report.provenance import manifest_rows
 
