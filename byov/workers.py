@@ -476,8 +476,6 @@ class _RayWorker:
 
 
 class _Actor:
-    """Ray actor that runs tasks."""
-
     def __init__(self, driver_folder: str | None) -> None:
         # Ray adds the driver's working directory, in which folders such as `data` would shadow
         # packages.

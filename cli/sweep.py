@@ -1,10 +1,11 @@
 """byov-sweep: train and score many runs, and print one table."""
 
+import inspect
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -46,24 +47,8 @@ from byov.sweeps.paper_tables import (
 from byov.sweeps.sweep import RunStatus, SweepResult, run_status, sweep, sweep_workers
 from byov.sweeps.sweep_tables import sweep_results
 from byov.text import format_duration, pluralize, printable
-from byov.workers import ClusterOptions
 
 experiment_option = partial(typer.Option, rich_help_panel="Experiment")
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="List the runs and their states; do not train.")
-]
-Retry = Annotated[bool, typer.Option("--retry", help="Retry runs that failed before.")]
-ParallelRuns = Annotated[
-    int | None,
-    typer.Option(
-        "--workers",
-        min=1,
-        help="Number of parallel runs, one thread each.",
-        show_default="CPU cores",
-    ),
-]
-TrainingDevice = Annotated[Device, typer.Option("--device", help="Device for training.")]
-Out = Annotated[Path | None, typer.Option("--out", help="Folder for results.json, .md and .tex.")]
 Datasets = Annotated[
     list[str] | None,
     experiment_option(
@@ -87,6 +72,58 @@ Seeds = Annotated[
         show_default="paper: 5; benchmark: 3",
     ),
 ]
+
+
+@dataclass
+class _Options:
+    """Options that all subcommands share."""
+
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the runs and their states; do not train.")
+    ] = False
+    retry: Annotated[bool, typer.Option("--retry", help="Retry runs that failed before.")] = False
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Number of parallel runs, one thread each.", show_default="CPU cores"
+        ),
+    ] = None
+    cluster: Cluster = None
+    cpus_per_worker: Cpus = None
+    gpus_per_worker: Gpus = None
+    device: Annotated[Device, typer.Option(help="Device for training.")] = "auto"
+    out: Annotated[Path | None, typer.Option(help="Folder for results.json, .md and .tex.")] = None
+    as_json: Json = False
+    runs_dir: RunsDir = Path("runs")
+    features_dir: FeaturesDir = Path("features")
+    _config: Config = None
+
+    def __post_init__(self) -> None:
+        self.folders = Folders(self.features_dir.absolute(), self.runs_dir.absolute())
+        cluster = parse_cluster(
+            self.cluster,
+            self.workers if self.cluster else None,
+            self.cpus_per_worker,
+            self.gpus_per_worker,
+            self.device,
+        )
+        # Ray cluster, or number of processes on this machine.
+        self.where = cluster or self.workers or usable_cores()
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace the parameter `options` of a command with the fields of `_Options`."""
+    *own, _ = inspect.signature(command).parameters.values()
+    shared = inspect.signature(_Options).parameters
+
+    @wraps(command)
+    def with_shared(**values: Any) -> None:
+        options = _Options(**{name: values.pop(name) for name in shared})
+        command(**values, options=options)
+
+    signature = inspect.Signature([*own, *shared.values()])
+    with_shared.__signature__ = signature  # type: ignore[attr-defined]
+    return with_shared
 
 
 class _RunByDefault(TyperGroup):
@@ -115,58 +152,35 @@ def _group_options(_version: Version = False) -> None:
 
 
 @main.command()
+@with_options
 def run(
     grid: Annotated[Path, typer.Argument(help="TOML file of settings and lists of values.")],
-    dry_run: DryRun = False,
-    retry: Retry = False,
-    workers: ParallelRuns = None,
-    cluster: Cluster = None,
-    cpus_per_worker: Cpus = None,
-    gpus_per_worker: Gpus = None,
-    device: TrainingDevice = "auto",
-    out: Out = None,
-    as_json: Json = False,
-    runs_dir: RunsDir = Path("runs"),
-    features_dir: FeaturesDir = Path("features"),
-    _config: Config = None,
+    *,
+    options: _Options,
 ) -> None:
     """Train and score all combinations of settings in a grid."""
-    where = _workers(workers, cluster, cpus_per_worker, gpus_per_worker, device)
-    folders = Folders(features_dir.absolute(), runs_dir.absolute())
-    options = _Options(folders, where, device, dry_run, retry, out, as_json)
-    planned = plan_runs([read_grid(grid)], folders.features)
+    planned = plan_runs([read_grid(grid)], options.folders.features)
     _print_datasets(planned, _sweep(planned, options), options)
 
 
 @main.command()
+@with_options
 def benchmark(
     dataset: Datasets = None,
     encoder: Encoder = None,
     seeds: Seeds = None,
-    dry_run: DryRun = False,
-    retry: Retry = False,
-    workers: ParallelRuns = None,
-    cluster: Cluster = None,
-    cpus_per_worker: Cpus = None,
-    gpus_per_worker: Gpus = None,
-    device: TrainingDevice = "auto",
-    out: Out = None,
-    as_json: Json = False,
-    runs_dir: RunsDir = Path("runs"),
-    features_dir: FeaturesDir = Path("features"),
-    _config: Config = None,
+    *,
+    options: _Options,
 ) -> None:
     """Compare all methods on the Meta-World datasets."""
-    where = _workers(workers, cluster, cpus_per_worker, gpus_per_worker, device)
-    folders = Folders(features_dir.absolute(), runs_dir.absolute())
-    options = _Options(folders, where, device, dry_run, retry, out, as_json)
     choice = PaperChoice(tuple(dataset or ()), encoder, seeds)
-    grid = shipped_grid("benchmark", folders.features, choice)
-    planned = plan_runs([grid], folders.features, allow_missing=True)
+    grid = shipped_grid("benchmark", options.folders.features, choice)
+    planned = plan_runs([grid], options.folders.features, allow_missing=True)
     _print_datasets(planned, _sweep(planned, options, needs_all=True), options)
 
 
 @main.command()
+@with_options
 def paper(
     table: Annotated[
         list[str] | None,
@@ -178,65 +192,28 @@ def paper(
     small: Annotated[
         bool, experiment_option("--small", help="Small models, short training.")
     ] = False,
-    dry_run: DryRun = False,
-    retry: Retry = False,
-    workers: ParallelRuns = None,
-    cluster: Cluster = None,
-    cpus_per_worker: Cpus = None,
-    gpus_per_worker: Gpus = None,
-    device: TrainingDevice = "auto",
-    out: Out = None,
-    as_json: Json = False,
-    runs_dir: RunsDir = Path("runs"),
-    features_dir: FeaturesDir = Path("features"),
-    _config: Config = None,
+    *,
+    options: _Options,
 ) -> None:
     """Reproduce the paper's tables."""
-    where = _workers(workers, cluster, cpus_per_worker, gpus_per_worker, device)
-    folders = Folders(features_dir.absolute(), runs_dir.absolute())
-    options = _Options(folders, where, device, dry_run, retry, out, as_json)
     names = [name.strip() for names in table or [] for name in names.split(",")]
     choice = PaperChoice(tuple(dataset or ()), encoder, seeds, small)
-    plan = plan_paper(names, folders.features, choice)
+    plan = plan_paper(names, options.folders.features, choice)
     grids = [grid for table_grids in plan.values() for grid in table_grids]
-    planned = plan_runs(grids, folders.features, allow_missing=True)
+    planned = plan_runs(grids, options.folders.features, allow_missing=True)
     result = _sweep(planned, options)
-    results = paper_results(plan, result, folders)
-    if out is not None:
+    results = paper_results(plan, result, options.folders)
+    if options.out is not None:
         for paper_result in results:
             if paper_result.panels:
                 write_score_curves(
-                    paper_result.panels, paper_result.x_label, out / "figures", paper_result.name
+                    paper_result.panels,
+                    paper_result.x_label,
+                    options.out / "figures",
+                    paper_result.name,
                 )
     document = {"tables": [paper_result.document for paper_result in results]}
     _print_results(document, [paper_result.table for paper_result in results], result, options)
-
-
-@dataclass(frozen=True)
-class _Options:
-    """Options that the subcommands share."""
-
-    folders: Folders
-    where: ClusterOptions | int  # Ray cluster, or number of processes on this machine
-    device: Device
-    dry_run: bool
-    retry: bool
-    out: Path | None
-    as_json: bool
-
-
-def _workers(
-    workers: int | None,
-    cluster: str | None,
-    cpus_per_worker: int | None,
-    gpus_per_worker: float | None,
-    device: Device,
-) -> ClusterOptions | int:
-    """Return the Ray cluster to run on, or the number of processes on this machine."""
-    options = parse_cluster(
-        cluster, workers if cluster else None, cpus_per_worker, gpus_per_worker, device
-    )
-    return options or workers or usable_cores()
 
 
 def _sweep(

@@ -286,8 +286,6 @@ class Pipeline:
 
 
 class _OpenVideo:
-    """Video whose feature file is being written."""
-
     def __init__(self, job: Job) -> None:
         self.job = job
         self.pending = 0  # number of frames decoded but not yet encoded
