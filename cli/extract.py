@@ -233,12 +233,15 @@ def _check(plan: Plan, *, as_json: bool) -> bool:
     frames, disk_bytes = estimate_size(plan, checks)
     problems = [f"problem: {check['problem']}" for check in checks if check["problem"]]
     if as_json:
-        summary = {"dataset": plan.dataset.name, "encoder": plan.encoder.id, "states": states}
-        print(
-            json.dumps(
-                summary | {"frames": frames, "disk_bytes": disk_bytes, "videos": checks}, indent=1
-            )
-        )
+        summary = {
+            "dataset": plan.dataset.name,
+            "encoder": plan.encoder.id,
+            "states": states,
+            "frames": frames,
+            "disk_bytes": disk_bytes,
+            "videos": checks,
+        }
+        print(json.dumps(summary, indent=1))
         return bool(problems)
     columns = ("id", "view", "split", "state", "frames", "labels", "events", "size", "fps")
     rows = [[str(check[name] or "-") for name in columns] for check in checks]

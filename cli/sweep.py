@@ -200,8 +200,7 @@ def paper(
     choice = PaperChoice(tuple(dataset or ()), encoder, seeds, small)
     plan = plan_paper(names, options.folders.features, choice)
     grids = [grid for table_grids in plan.values() for grid in table_grids]
-    planned = plan_runs(grids, options.folders.features, allow_missing=True)
-    result = _sweep(planned, options)
+    result = _sweep(plan_runs(grids, options.folders.features, allow_missing=True), options)
     results = paper_results(plan, result, options.folders)
     if options.out is not None:
         for paper_result in results:

@@ -49,8 +49,8 @@ class CacheReader:
         self._identity: Mapping[str, str] | None = self.index.identities.get(folder.name)
         self._files = dict(self.index.files.get(folder.name, {}))
         try:
-            listed = manifests.load_manifest(folder.parent / "manifest.json").videos
-            self.entries = {entry.id: entry for entry in listed}
+            manifest = manifests.load_manifest(folder.parent / "manifest.json")
+            self.entries = {entry.id: entry for entry in manifest.videos}
         except CacheError:
             self.entries = {}
 

@@ -174,10 +174,9 @@ class Plan:
 
     def reasons(self) -> list[str]:
         """Return messages that explain why cached videos are extracted again."""
-        reasons = Counter(job.reason for job in self.in_state("stale"))
         return [
             f"extracting {pluralize(count, 'cached video')} again: {reason}"
-            for reason, count in reasons.items()
+            for reason, count in Counter(job.reason for job in self.in_state("stale")).items()
         ]
 
 

@@ -82,7 +82,11 @@ class VideoSource:
         )
 
     def open(self, datasets_dir: Path, features_dir: Path, progress: Progress) -> Dataset:
-        """Open a built-in dataset or user-provided videos."""
+        """Open a built-in dataset or user-provided videos.
+
+        A folder of videos is read through its CSV; if it has none, a CSV based on the file names is
+        written.
+        """
         if self.dataset is not None:
             return open_dataset(self.dataset, datasets_dir, progress)
         path = Path(self.manifest or self.folder or self.lerobot or "")
@@ -97,12 +101,6 @@ class VideoSource:
             return read_own_videos(name, path)
         if self.lerobot is not None:
             return read_lerobot(name, path, self.ego, self.exo, self.task, self.split)
-        return self._open_folder(path, name, features_dir)
-
-    def _open_folder(self, folder: Path, name: str, features_dir: Path) -> Dataset:
-        """Open a folder of videos, using its CSV if there is one; otherwise, write a CSV based on
-        the file names.
-        """
         patterns: dict[View, str] | None = (
             {"ego": self.ego, "exo": self.exo} if self.ego and self.exo else None
         )

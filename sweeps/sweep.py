@@ -237,10 +237,10 @@ def baseline_tasks(runs: Sequence[PlannedRun], folders: Folders) -> list[ScoreTa
         dataset_runs = [run for run in runs if run.dataset == dataset]
         scope = joint_scope([run.scope for run in dataset_runs])
         inputs = {(run.encoder_folder, f"merged/{ratio_key(run.ratio)}") for run in dataset_runs}
-        by_column = sorted(inputs, key=lambda pair: pair[::-1])
         names: dict[str, EmbeddingReader] = {
             dataset: TimeOnly(read_manifest(folders.features, dataset))
         }
+        by_column = sorted(inputs, key=lambda pair: pair[::-1])
         for reader in baseline_readers(folders.features, dataset, by_column):
             name = f"{dataset},{reader.folder.name},{reader.column.replace('/', '-')}"
             names[name + ",standardized" * reader.standardized] = reader
