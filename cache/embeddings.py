@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 
-from byov import __version__
-from byov.cache.digests import SCHEMA_VERSION, json_sha256
-from byov.cache.features import video_digest
+from byov.cache.digests import json_sha256
+from byov.cache.features import BaseProvenance, video_digest
 from byov.cache.hdf5 import RowWriter, open_file, read_array, read_header_attributes
 from byov.cache.layout import video_path
 from byov.cache.manifest import Manifest, VideoEntry
@@ -21,26 +20,21 @@ from byov.records import READ_FROM_FILE
 EMBED_AGAIN = "recompute it with byov-train --run NAME --embed-only"
 
 
-@dataclass(frozen=True, config=READ_FROM_FILE)
-class EmbeddingProvenance:
-    """Model and features that a video's embeddings were computed from."""
+@dataclass(frozen=True, kw_only=True, config=READ_FROM_FILE)
+class EmbeddingProvenance(BaseProvenance):
+    """Model and features that a video's embeddings were computed from.
+
+    The view is "" if byov-embed was called without --view.
+    """
 
     run: str
     model_sha256: str  # digest of the model file
     dataset: str
-    view: str  # "" if byov-embed was called without --view
-    video: str
-    encoder: str
-    encoder_revision: str
-    encoder_sha256: str
-    preprocessing: str
     column: str  # column of the feature file, such as "merged/0.3"
     column_sha256: str
     first_frame: int  # index of the first frame in the video; 0 unless it is a sub-clip
     # Digest of the video file; "" in runs, because the feature files contain it.
     source_sha256: str = ""
-    schema_version: int = SCHEMA_VERSION
-    byov_version: str = __version__
 
 
 def write_embedding(

@@ -20,9 +20,9 @@ SMALLEST_DEVIATION = 1e-6
 AnyArray = TypeVar("AnyArray")
 
 
-@dataclass(frozen=True, slots=True, config=READ_FROM_FILE)
-class Provenance:
-    """Source video, encoder and settings that a video's features were computed with."""
+@dataclass(frozen=True, kw_only=True, config=READ_FROM_FILE)
+class BaseProvenance:
+    """Video, encoder and version that features or embeddings were computed with."""
 
     video: str
     view: str
@@ -30,6 +30,14 @@ class Provenance:
     encoder_revision: str
     encoder_sha256: str
     preprocessing: str
+    schema_version: int = SCHEMA_VERSION
+    byov_version: str = __version__
+
+
+@dataclass(frozen=True, kw_only=True, config=READ_FROM_FILE)
+class Provenance(BaseProvenance):
+    """Source video, encoder and settings that a video's features were computed with."""
+
     compute_dtype: str
     decoder: str
     source_name: str
@@ -37,8 +45,6 @@ class Provenance:
     source_sha256: str  # digest of the whole file
     source_fingerprint: str
     stored_dtype: str = STORED_DTYPE
-    schema_version: int = SCHEMA_VERSION
-    byov_version: str = __version__
 
     def identity(self) -> dict[str, str]:
         """Return the attributes that must be the same in all files in an encoder folder."""
