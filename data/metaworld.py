@@ -180,16 +180,15 @@ class Studio:
         for site in range(model.nsite):
             if model.site(site).name != _GOAL_MARKERS.get(task):
                 model.site_rgba[site, 3] = 0
-        fields = (
-            "mat_rgba",
-            "geom_rgba",
-            "light_diffuse",
-            "light_pos",
-            "cam_pos",
-            "cam_quat",
-            "cam_fovy",
-        )
-        self._original = {name: getattr(model, name).copy() for name in fields}
+        self._original = {
+            "mat_rgba": model.mat_rgba.copy(),
+            "geom_rgba": model.geom_rgba.copy(),
+            "light_diffuse": model.light_diffuse.copy(),
+            "light_pos": model.light_pos.copy(),
+            "cam_pos": model.cam_pos.copy(),
+            "cam_quat": model.cam_quat.copy(),
+            "cam_fovy": model.cam_fovy.copy(),
+        }
         model.vis.quality.shadowsize = model.vis.quality.offsamples = 0
         self._renderer = self._mujoco.Renderer(model, size, size)
         for flag in (

@@ -291,8 +291,7 @@ def probe(path: Path, segment: FileSegment = WHOLE_FILE) -> Probe:
     """Inspect a video by counting packets and decoding only the first frame."""
     with open_video(path) as (container, stream):
         turns = None
-        width = stream.width
-        height = stream.height
+        size = (stream.width, stream.height)
         times: list[float] = []
         end_seconds = 0.0
         truncation = ""
@@ -306,12 +305,10 @@ def probe(path: Path, segment: FileSegment = WHOLE_FILE) -> Probe:
                 if turns is None:
                     for frame in packet.decode():
                         _, turns = _orientation(frame)
-                        width = frame.width
-                        height = frame.height
+                        size = (frame.width, frame.height)
         except av.error.FFmpegError as error:
             truncation = str(error.strerror)
-        if turns in (1, 3):
-            width, height = height, width
+        width, height = size[::-1] if turns in (1, 3) else size
         fps = _frame_rate(stream)
         seconds = _frame_seconds(times, fps)
         if times:
