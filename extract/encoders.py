@@ -80,7 +80,7 @@ class ResNetTokens(nn.Module):
 
 
 class FrameEncoder:
-    """Frozen model with its preprocessing;
+    """Frozen model with its preprocessing.
 
     `tokens` maps normalized images to patch tokens and class tokens.
     """
@@ -105,10 +105,8 @@ class FrameEncoder:
         """Encode resized uint8 frames (B, 3, size, size) as patch tokens (B, N, D) and class tokens
         (B, D), if any.
         """
-        tokens: tuple[Tensor, Tensor | None] = self.module(
-            self.preprocessing.normalized(images, self.dtype)
-        )
-        return tokens
+        images = self.preprocessing.normalized(images, self.dtype)
+        return cast(tuple[Tensor, Tensor | None], self.module(images))
 
 
 def load_encoder(
@@ -149,8 +147,7 @@ def load_encoder(
             preprocessing = Preprocessing(resize, size, *_normalization(name, config))
         tokens = _as_tokens(config, model, prefix)
         weights = tokens.state_dict()
-    sha256 = _weights_sha256(weights)
-    return FrameEncoder(name, tokens, sha256, preprocessing, pick_device(device))
+    return FrameEncoder(name, tokens, _weights_sha256(weights), preprocessing, pick_device(device))
 
 
 def _load_config(name: EncoderName) -> Any:
@@ -199,8 +196,11 @@ def _measure(name: EncoderName, config: Any, size: int) -> tuple[int, int, int]:
     """Return the numbers of prefix and patch tokens, and their width, using a forward pass on the
     meta device.
     """
-    accepts = _loading_errors(f"{name.id}: does not accept {size} x {size} images")
-    with accepts, torch.device("meta"), torch.inference_mode():
+    with (
+        _loading_errors(f"{name.id}: does not accept {size} x {size} images"),
+        torch.device("meta"),
+        torch.inference_mode(),
+    ):
         model = cast(Any, transformers.AutoModel).from_config(config).eval()
         states, _ = _as_tokens(config, model, 0)(torch.zeros(1, 3, size, size))
     prefix = 0 if config.model_type == "resnet" else _prefix_tokens(name, config, size, states)
