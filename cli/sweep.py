@@ -290,13 +290,12 @@ def _note_missing(planned: Sequence[PlannedRun]) -> None:
 
 
 def _show_plan(planned: Sequence[PlannedRun], options: _Options) -> None:
-    folders = options.folders
-    before = {run.name: run_status(run, folders) for run in planned if not run.missing}
+    before = {run.name: run_status(run, options.folders) for run in planned if not run.missing}
     to_do = [run for run in planned if run.name in before and before[run.name].state != "finished"]
     estimates = {}
     processes = 1
     if isinstance(options.where, int):
-        estimates = estimate_runs(to_do, folders, options.device, PROGRESS)
+        estimates = estimate_runs(to_do, options.folders, options.device, PROGRESS)
         processes = options.where
     entries = []
     for run in planned:

@@ -10,7 +10,7 @@ import logging
 import time
 import traceback
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -180,12 +180,10 @@ def sweep(
     checkpoint and Interrupted is raised. Raises SweepError if another sweep uses the folder or a
     run exists with other settings.
     """
-    with ExitStack() as stack:
-        busy = SweepError(
-            f"{folders.runs}: another sweep uses this folder. Wait for it, or use another "
-            "--runs-dir."
-        )
-        stack.enter_context(exclusive(folders.runs / SWEEP_FOLDER / "lock", busy=busy))
+    busy = SweepError(
+        f"{folders.runs}: another sweep uses this folder. Wait for it, or use another --runs-dir."
+    )
+    with exclusive(folders.runs / SWEEP_FOLDER / "lock", busy=busy):
         skipped = ("finished",) if retry else ("finished", "failed")
         before = [run_status(run, folders) for run in runs]
         results = {status.name: status for status in before if status.state in skipped}
@@ -201,26 +199,25 @@ def sweep(
         baselines = baseline_tasks(runs, folders)
         rows: dict[str, Rows] = {}
         tasks: list[RunTask | ScoreTask] = [*to_do, *baselines]
-        bar = stack.enter_context(progress.bar("runs", unit="run", total=len(to_do)))
         done = 0
-        for task, result, error in workers.run(tasks, stop=stop, grace_seconds=GRACE_SECONDS):
-            if isinstance(task, RunTask):
-                # A lost process is not recorded as a failure, so that the next sweep resumes the
-                # run.
-                status = RunStatus(task.name, "failed", str(error)) if error else result
-                results[task.name] = status
-                done += 1
-                text = (
-                    f"finished in {format_duration(status.seconds)}"
-                    if status.state == "finished"
-                    else status.detail
-                )
-                LOGGER.info(f"[{done} of {len(to_do)}] {task.name}: {text}")
-                bar.advance(latest=task.name)
-            elif error is None:
-                rows[task.name] = result
-            else:
-                LOGGER.info(f"{task.name}: left out of the table ({error})")
+        with progress.bar("runs", unit="run", total=len(to_do)) as bar:
+            for task, result, error in workers.run(tasks, stop=stop, grace_seconds=GRACE_SECONDS):
+                if isinstance(task, RunTask):
+                    # A lost process is not recorded as a failure: the next sweep resumes the run.
+                    status = RunStatus(task.name, "failed", str(error)) if error else result
+                    results[task.name] = status
+                    done += 1
+                    text = (
+                        f"finished in {format_duration(status.seconds)}"
+                        if status.state == "finished"
+                        else status.detail
+                    )
+                    LOGGER.info(f"[{done} of {len(to_do)}] {task.name}: {text}")
+                    bar.advance(latest=task.name)
+                elif error is None:
+                    rows[task.name] = result
+                else:
+                    LOGGER.info(f"{task.name}: left out of the table ({error})")
     by_dataset: dict[str, list[Rows]] = {}
     for baseline in baselines:
         if baseline.name in rows:

@@ -17,7 +17,6 @@ from byov.cache.features import read_header
 from byov.cache.hdf5 import read_array, stored_attribute
 from byov.cache.manifest import VideoEntry, load_index, load_manifest, read_sources
 from byov.data.video import FrameReader
-from byov.extract.encoder_names import parse_encoder
 from byov.extract.encoders import load_encoder
 from byov.extract.token_merging import merge_tokens
 
@@ -33,7 +32,7 @@ def test_every_frame_of_every_video_at_all_ratios(byov_extract, make_dataset, tm
     table = make_dataset([5, 40, 1, 33])
     ran = byov_extract("--manifest", table, *TINY)
     assert ran.code == 0, ran.err
-    encoder = load_encoder(parse_encoder("random/tiny"), device="cpu")
+    encoder = load_encoder("random/tiny", device="cpu")
     sources = read_sources(tmp_path / "features" / "mine")
     for index, frames in enumerate([5, 40, 1, 33]):
         path = features(tmp_path) / ("ego", "exo")[index % 2] / f"v{index}.h5"
