@@ -30,6 +30,7 @@ from byov.train.registry import SHORT_OPTIONS, all_settings, option_name, resolv
 SWEEP_FOLDER = ".sweep"  # inside the runs folder
 MAX_NAME_LENGTH = 120
 _LONG_NAMES = {short: name for name, short in SHORT_OPTIONS.items()}
+_IN_LABEL = ("recipe", "size", "tcn")  # settings that are part of a run's label
 _first_header = cache(first_header)
 
 
@@ -296,8 +297,7 @@ def _run_name(
     """
     dataset = folder.parent.name
     settings = config.flat()
-    # Settings that are part of the run's label.
-    label = {name: settings[name] for name in ("recipe", "size", "tcn") if name in settings}
+    label = {name: settings[name] for name in _IN_LABEL if name in settings}
     usual = config.method.defaults(dataset, label) | label | dict(block.unnamed)
     different = [
         _setting_text(name, value, "-")

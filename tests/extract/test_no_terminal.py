@@ -3,17 +3,15 @@
 import multiprocessing
 import signal
 import threading
+from functools import partial
 
 import huggingface_hub.utils
 import pytest
 import transformers
+from tests.factories import read_files
 
-from byov.cache.features import read_header
-from byov.data.own_videos import read_own_videos
-from byov.extract.encoder_names import parse_encoder
 from byov.extract.encoders import load_encoder
-from byov.extract.extraction import extract_plan
-from byov.extract.plan import ExtractionOptions, make_plan
+from byov.extract.extraction import extract_features
 
 
 @pytest.fixture(scope="session")
@@ -34,18 +32,21 @@ def switches():
 def test_extraction_runs_in_threads_and_processes_without_output(
     make_dataset, encoder_folder, tmp_path, capfd
 ):
-    dataset = read_own_videos("mine", make_dataset([3, 2]))
-    encoder = parse_encoder(str(encoder_folder))
-    options = ExtractionOptions((0.3,), device="cpu")
-    plans = [make_plan(dataset, tmp_path / name, encoder, options) for name in "abc"]
+    options = {"encoder": str(encoder_folder), "ratios": (0.3,), "device": "cpu"}
+    extract = partial(extract_features, manifest=make_dataset([3, 2]), **options)
+    folders = [tmp_path / name for name in "abc"]
     before = switches(), {number: signal.getsignal(number) for number in signal.valid_signals()}
     capfd.readouterr()
     outcomes = []
-    for plan in plans[:2]:
-        thread = threading.Thread(target=lambda plan=plan: outcomes.append(extract_plan(plan)))
+    for folder in folders[:2]:
+        thread = threading.Thread(
+            target=lambda folder=folder: outcomes.append(extract(features_dir=folder))
+        )
         thread.start()
         thread.join()
-    process = multiprocessing.get_context("spawn").Process(target=extract_plan, args=(plans[2],))
+    process = multiprocessing.get_context("spawn").Process(
+        target=extract, kwargs={"features_dir": folders[2]}
+    )
     process.start()
     process.join()
     assert capfd.readouterr() == ("", "")
@@ -55,8 +56,7 @@ def test_extraction_runs_in_threads_and_processes_without_output(
         switches(),
         {number: signal.getsignal(number) for number in signal.valid_signals()},
     ) == before
-    first, *others = ([job.path.read_bytes() for job in plan.jobs] for plan in plans)
-    assert all(read_header(job.path).frames for job in plans[0].jobs)
+    first, *others = map(read_files, folders)
     assert others == [first, first]
 
 
@@ -64,7 +64,7 @@ def test_disabled_hugging_face_bars_stay_disabled(encoder_folder, capfd):
     transformers.utils.logging.disable_progress_bar()
     try:
         before = switches()
-        load_encoder(parse_encoder(str(encoder_folder)), device="cpu")
+        load_encoder(str(encoder_folder), device="cpu")
         assert switches() == before
     finally:
         transformers.utils.logging.enable_progress_bar()
