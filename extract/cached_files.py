@@ -86,26 +86,24 @@ class CacheReader:
             != (file.st_size, file.st_mtime_ns, annotation)
         ):
             known = None
-        if known and self._identity and known.source_state == source_state and not verify_source:
-            identity = self._identity
-            fragment = video.segment.fragment
-            change = ""
-            indexed = known
-        else:
-            header = video_header(self.folder, video.view, video.id)
-            identity = header.provenance.identity()
-            fragment = parse_source(header.provenance.source_name)[1].fragment
-            change = self._source_change(
-                header.provenance, video.path, source, file, verify=verify_source
-            )
-            facts = (file.st_size, file.st_mtime_ns, header.frames, header.fps, header.ratios)
-            indexed = IndexedFile(*facts, source_state, annotation)
-        if known and listed:
-            labels = listed.labels
-        else:
-            labels = video.phases(read_array(path, "pts_seconds"))
-        entry = _manifest_entry(video, indexed.frames, indexed.fps, labels)
-        return CachedFile(entry, identity, indexed, fragment, change)
+        is_same_source = known and known.source_state == source_state and not verify_source
+        if known and listed and is_same_source and self._identity:
+            entry = _manifest_entry(video, known.frames, known.fps, listed.labels)
+            return CachedFile(entry, self._identity, known, video.segment.fragment)
+        header = video_header(self.folder, video.view, video.id)
+        provenance = header.provenance
+        change = self._source_change(provenance, video.path, source, file, verify=verify_source)
+        facts = (file.st_size, file.st_mtime_ns, header.frames, header.fps, header.ratios)
+        labels = (
+            listed.labels if known and listed else video.phases(read_array(path, "pts_seconds"))
+        )
+        return CachedFile(
+            _manifest_entry(video, header.frames, header.fps, labels),
+            provenance.identity(),
+            IndexedFile(*facts, source_state, annotation),
+            parse_source(provenance.source_name)[1].fragment,
+            change,
+        )
 
     def _source_change(
         self,

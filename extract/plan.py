@@ -202,25 +202,14 @@ def make_plan(
     first, step = options.shard
     for video in dataset.videos[first - 1 :: step]:
         path = video_path(folder, video.view, video.id)
-        state: State = "missing"
         cached = None
-        reason = ""
-        kept = tuple[str, ...]()
         try:
             cached = reader.read(video, verify_source=options.verify_sources)
+            state, reason = _compare(cached, path, video, encoder, options)
         except CacheError as error:
             state = "stale"
             reason = str(error)
-        if cached is not None:
-            reason = _staleness(cached, video, options)
-            state = "stale" if reason else "cached"
-            if (
-                conflict := _identity_conflict(cached.identity, encoder, options)
-                or cached.source_change
-            ):
-                state = "conflict"
-                reason = f"{path}: made {conflict}"
-            kept = () if options.overwrite else cached.indexed.ratios
+        kept = cached.indexed.ratios if cached and not options.overwrite else ()
         if options.overwrite and state != "missing":
             state = "stale"
             reason = "--overwrite"
@@ -229,35 +218,36 @@ def make_plan(
     return Plan(dataset, encoder, folder, options, tuple(jobs))
 
 
-def _staleness(cached: CachedFile, video: Video, options: ExtractionOptions) -> str:
-    """Return the reason why a video must be extracted again, or "" if there is none."""
-    if cached.fragment != video.segment.fragment:
-        return "its start or end has changed"
-    if lacking := [
-        key for key in map(ratio_key, options.ratios) if key not in cached.indexed.ratios
-    ]:
-        return f"lacks ratio {' '.join(lacking)}"
-    frames = cached.indexed.frames
-    labels = frames if video.labels is None else len(video.labels)
-    if labels < frames or (labels > frames and options.on_mismatch == "error"):
-        return f"{pluralize(frames, 'frame')} but {pluralize(labels, 'label')}"
-    return ""
-
-
-def _identity_conflict(
-    identity: Mapping[str, str], encoder: EncoderName, options: ExtractionOptions
-) -> str:
-    """Describe how the identity of a file differs from the requested one; return "" if it does
-    not.
-    """
+def _compare(
+    cached: CachedFile | None,
+    path: Path,
+    video: Video,
+    encoder: EncoderName,
+    options: ExtractionOptions,
+) -> tuple[State, str]:
+    """Return the state of a feature file, and the reason if it is stale or in conflict."""
+    if cached is None:
+        return "missing", ""
     expected = {"encoder": encoder.id, "preprocessing": options.resize}
     if encoder.revision is not None:
         expected["revision"] = encoder.revision
     if options.device != "auto":
         expected["compute type"] = compute_dtype(options.device)
-    resize = {"preprocessing": identity["preprocessing"].partition(" ")[0]}
-    difference = identity_difference({**identity, **resize}, expected)
-    return difference and f"with {difference}"
+    resize = {"preprocessing": cached.identity["preprocessing"].partition(" ")[0]}
+    if difference := identity_difference({**cached.identity, **resize}, expected):
+        return "conflict", f"{path}: made with {difference}"
+    if cached.source_change:
+        return "conflict", f"{path}: made {cached.source_change}"
+    if cached.fragment != video.segment.fragment:
+        return "stale", "its start or end has changed"
+    lacking = [key for key in map(ratio_key, options.ratios) if key not in cached.indexed.ratios]
+    if lacking:
+        return "stale", f"lacks ratio {' '.join(lacking)}"
+    frames = cached.indexed.frames
+    labels = frames if video.labels is None else len(video.labels)
+    if labels < frames or (labels > frames and options.on_mismatch == "error"):
+        return "stale", f"{pluralize(frames, 'frame')} but {pluralize(labels, 'label')}"
+    return "cached", ""
 
 
 def estimate_size(plan: Plan, checks: Sequence[Mapping[str, Any]]) -> tuple[int, int | None]:
