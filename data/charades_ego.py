@@ -49,25 +49,21 @@ def _read_list(root: Path, split: Split) -> Iterator[tuple[Video, str]]:
             raise DatasetError(
                 f"{source}: egocentric is {row['egocentric']!r}. Expected Yes or No."
             )
+        actions = set()
+        # Classes and times in seconds, such as "c092 11.90 21.20;c147 0.00 12.60".
+        for part in filter(None, (row["actions"] or "").split(";")):
+            match = re.fullmatch(r"c(\d{3}) \S+ \S+", part.strip())
+            if match is None or int(match[1]) >= NUM_CLASSES:
+                raise DatasetError(
+                    f"{source}: action {part!r}. Expected a class and two times, as in 'c092 11.90 "
+                    "21.20'."
+                )
+            actions.add(int(match[1]))
         video = Video(
             id=row["id"],
             view="ego" if row["egocentric"] == "Yes" else "exo",
             split=split,
             path=root / f"{row['id']}.mp4",
-            actions=_parse_actions(row["actions"] or "", source),
+            actions=tuple(sorted(actions)),
         )
         yield video, row.get("charades_video") or ""  # missing in older releases
-
-
-def _parse_actions(text: str, source: str) -> tuple[int, ...]:
-    """Return the classes in a cell such as "c092 11.90 21.20;c147 0.00 12.60", here (92, 147)."""
-    classes = set()
-    for part in filter(None, text.split(";")):
-        match = re.fullmatch(r"c(\d{3}) \S+ \S+", part.strip())
-        if match is None or int(match[1]) >= NUM_CLASSES:
-            raise DatasetError(
-                f"{source}: action {part!r}. Expected a class and two times, as in 'c092 11.90 "
-                "21.20'."
-            )
-        classes.add(int(match[1]))
-    return tuple(sorted(classes))
