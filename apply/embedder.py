@@ -137,14 +137,10 @@ def frame_features(
         batch_size, size, size, 3, dtype=torch.uint8, device=encoder.device
     ).permute(0, 3, 1, 2)
     for pixels in blocks:
-        images = encoder.preprocessing.resized(
-            torch.from_numpy(np.ascontiguousarray(pixels)).to(encoder.device)
-        )
-        while len(images):
-            part = images[: batch_size - filled]
-            batch[filled : filled + len(part)] = part
-            images = images[len(part) :]
-            filled = filled + len(part)
+        images = torch.from_numpy(np.ascontiguousarray(pixels)).to(encoder.device)
+        for image in encoder.preprocessing.resized(images):
+            batch[filled] = image
+            filled += 1
             if filled == batch_size:
                 merged.append(merger.push(encoder.encode(batch)[0])[0])
                 filled = 0

@@ -31,18 +31,15 @@ def read_panels(
     count = 0
     size = None
     reader = FrameReader(path, threads=usable_cores(), policy=policy)
-    for block in reader.blocks():
-        for pixels in block.pixels:
-            image = Image.fromarray(pixels)
-            if reader.pixel_aspect != 1:
-                image = image.resize(
-                    (max(1, round(image.width * reader.pixel_aspect)), image.height)
-                )
-            if size is None:  # choose an even width, as H.264 requires
-                aspect = min(max(image.width / image.height, MIN_ASPECT), MAX_ASPECT)
-                size = 2 * round(height * aspect / 2), height
-            count += 1
-            yield ImageOps.pad(image, size)
+    for pixels, _ in reader.images():
+        image = Image.fromarray(pixels)
+        if reader.pixel_aspect != 1:
+            image = image.resize((max(1, round(image.width * reader.pixel_aspect)), image.height))
+        if size is None:  # choose an even width, as H.264 requires
+            aspect = min(max(image.width / image.height, MIN_ASPECT), MAX_ASPECT)
+            size = 2 * round(height * aspect / 2), height
+        count += 1
+        yield ImageOps.pad(image, size)
     if count != frames:
         raise ApplyError(f"{path} has changed: it had {frames} frames and now has {count}.")
 

@@ -10,6 +10,7 @@ import pytest
 from tests.apply.conftest import FRAMES, rainbow, write_video
 
 import byov
+from byov.apply.embedder import frame_features
 from byov.cli.export import main as export_main
 from byov.data.video import FrameReader
 from byov.errors import ApplyError
@@ -43,6 +44,10 @@ def load(root, name, **options):
     return byov.load_run(name, runs_dir=root / "runs", features_dir=root / "features", **options)
 
 
+def features_of(run, frames):
+    return frame_features(run.frame_encoder(), [frames], run.record.ratio)
+
+
 @pytest.mark.parametrize("window", [None, 5])
 def test_a_frame_is_embedded_as_the_last_one_so_far(live, window):
     run = load(live, "live")
@@ -51,7 +56,7 @@ def test_a_frame_is_embedded_as_the_last_one_so_far(live, window):
     assert stream.window == (window or 27)
     pushed = [stream.push(frame).embedding for frame in frames]
     for count in (1, 2, 5, 12, 26):
-        features = run._features([frames[:count]])[-stream.window :]
+        features = features_of(run, frames[:count])[-stream.window :]
         np.testing.assert_allclose(pushed[count - 1], run.embed(features)[-1], atol=2e-3)
     stream.reset()
     np.testing.assert_array_equal(stream.push(frames[0]).embedding, pushed[0])
@@ -60,7 +65,7 @@ def test_a_frame_is_embedded_as_the_last_one_so_far(live, window):
 def test_an_online_model_embeds_a_frame_without_the_later_ones(live):
     run = load(live, "live")
     frames = decode(live / "1.mp4")
-    features = np.tile(run._features([frames]).numpy(), (30, 1))[:700]
+    features = np.tile(features_of(run, frames).numpy(), (30, 1))[:700]
     whole = run.embed(features)
     for count in (1, 9, 511, 513, 650):
         np.testing.assert_allclose(run.embed(features[:count]), whole[:count], atol=1e-4)
