@@ -29,9 +29,8 @@ def make_frames(
 
     `grain` controls how much the phases overlap.
     """
-    world = np.random.default_rng(0)
     random = np.random.default_rng(seed)
-    phases = world.standard_normal((PHASES, width))
+    phases = np.random.default_rng(0).standard_normal((PHASES, width))  # the same for all seeds
     labels = np.tile(np.arange(frames) * PHASES // frames, videos)
     styles = 0.7 * random.standard_normal((videos, width))
     embeddings = (

@@ -17,7 +17,8 @@ WIDTH = 16
 VIDEOS = {("ego", "004"): 70, ("ego", "Küche 1"): 3, ("exo", "004"): 64}
 
 
-def _arrays(frames: int) -> dict[str, np.ndarray]:
+def make_arrays(frames: int) -> dict[str, np.ndarray]:
+    """Create the columns of a feature file."""
     random = np.random.default_rng(frames)
     return {
         **{
@@ -31,17 +32,11 @@ def _arrays(frames: int) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture
-def make_arrays() -> Callable[[int], dict[str, np.ndarray]]:
-    """Return a function that creates the columns of a feature file for a given number of frames."""
-    return _arrays
-
-
-@pytest.fixture
 def write_features() -> Callable[..., Path]:
     """Return a function that writes one feature file."""
 
     def write(path: Path, frames: int = 70, **provenance: Any) -> Path:
-        arrays = _arrays(frames)
+        arrays = make_arrays(frames)
         merged = {ratio: arrays[f"merged/{ratio}"] for ratio in RATIOS}
         return factories.write_features(
             path, merged, cls=arrays["cls"], order=arrays["order"], **provenance

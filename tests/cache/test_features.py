@@ -2,6 +2,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from tests.cache.conftest import make_arrays
 from tests.factories import make_provenance
 
 from byov.cache.features import SMALLEST_DEVIATION, FeatureWriter, read_header, standardize
@@ -10,7 +11,7 @@ from byov.errors import CacheError
 
 
 @pytest.mark.parametrize("frames", [0, 1, 64, 70])
-def test_features_read_back(tmp_path, write_features, make_arrays, frames):
+def test_features_read_back(tmp_path, write_features, frames):
     path = write_features(tmp_path / "ego" / "a.h5", frames)
     header = read_header(path)
     assert (header.path, header.provenance) == (path, make_provenance())
