@@ -215,9 +215,11 @@ def _note_no_runs(
 def _score_files(
     path: Path, features_dir: Path, dataset: str | None, task: str, options: EvaluationOptions
 ) -> Results:
-    labels = read_manifest(features_dir, dataset) if dataset else None
-    sources = source_videos(features_dir, dataset) if dataset else None
-    reader = open_embeddings(path, labels, sources)
+    reader = open_embeddings(
+        path,
+        read_manifest(features_dir, dataset) if dataset else None,
+        source_videos(features_dir, dataset) if dataset else None,
+    )
     options = replace(options, training_progression=True)
     return interruptible(lambda: compare_file(reader, [task], options, PROGRESS))
 
@@ -249,9 +251,10 @@ def _choose_columns(
     """
     folder = choose_folder(features_dir, dataset, encoder)
     first = next(cached_files(folder), None)
-    cached = read_columns(first) if first else {}
     columns = {
-        name.replace("/", ":"): name for name in cached if name.startswith(("cls", "merged"))
+        name.replace("/", ":"): name
+        for name in (read_columns(first) if first else ())
+        if name.startswith(("cls", "merged"))
     }
     names = [name.replace("/", ":") for name in dict.fromkeys(wanted)]
     if unknown := [name for name in names if name not in columns]:

@@ -73,21 +73,22 @@ def report(
         page = page / REPORT_NAME
     check_outputs([page], (), overwrite=True, option="--out")
 
-    write = partial(
-        byov.write_report,
-        page,
-        chosen.name,
-        compare=[record.name for record in compared],
-        figures=figures,
-        split=split,
-        videos=videos,
-        seed=seed,
-        max_mb=max_mb,
-        runs_dir=runs_dir,
-        features_dir=features_dir,
-        progress=PROGRESS,
+    content = interruptible(
+        partial(
+            byov.write_report,
+            page,
+            chosen.name,
+            compare=[record.name for record in compared],
+            figures=figures,
+            split=split,
+            videos=videos,
+            seed=seed,
+            max_mb=max_mb,
+            runs_dir=runs_dir,
+            features_dir=features_dir,
+            progress=PROGRESS,
+        )
     )
-    content = interruptible(write)
     figure_paths = [path for path in figure_files(figures) if path.exists()] if figures else []
     _note_missing(content)
     size = page.stat().st_size

@@ -89,10 +89,9 @@ def _rich_table(table: Table, columns: Sequence[int], name_width: int | None = N
             rich_table.add_row()
             rich_table.add_row(Text(f"{PUBLISHED}:", style="italic"))
         for row, cells in rows:
-            shown = [cells[column] for column in columns]
             texts = [
                 "\n".join((cell.text + cell.mark.translate(_SUPERSCRIPTS), *cell.extra))
-                for cell in shown
+                for cell in (cells[column] for column in columns)
             ]
             rich_table.add_row(Text(printable(row.name)), *map(Text, texts), style=style)
     return rich_table

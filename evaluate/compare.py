@@ -131,7 +131,6 @@ def _score_inputs(reader: EmbeddingReader, scope: Scope) -> dict[str, Any]:
 
 
 def _compute_rows(reader: EmbeddingReader, scope: Scope, progress: Progress) -> Rows:
-    manifest = reader.manifest
     tasks = [
         task for task in find_tasks(scope.tasks) if not (reader.standardized and task.needs_actions)
     ]
@@ -154,7 +153,7 @@ def _compute_rows(reader: EmbeddingReader, scope: Scope, progress: Progress) -> 
         scores = score_frames(train, test, scored, scope.options, progress)
         notes = reader.notes()
         if any(task.needs_labels for task in scored):
-            notes += tuple(_label_notes(train, test, manifest.phases))
+            notes += tuple(_label_notes(train, test, reader.manifest.phases))
         rows[protocol] = Row(
             reader.name, reader.kind, scores, reader.origin(), notes, scope.options.time_column
         )
@@ -284,8 +283,9 @@ def compared_readers(
     `features` lists (encoder folder, column) pairs. Default: the baselines of the runs.
     """
     if features is None:
-        inputs = [(run.encoder_folder, run.column) for run in runs]
-        frozen = baseline_readers(features_dir, dataset, inputs)
+        frozen = baseline_readers(
+            features_dir, dataset, [(run.encoder_folder, run.column) for run in runs]
+        )
     else:
         frozen = [CachedFeatures(features_dir, dataset, *column) for column in features]
     readers: list[EmbeddingReader] = [*frozen, TimeOnly(read_manifest(features_dir, dataset))]
@@ -302,9 +302,11 @@ def baseline_readers(
 
     `inputs` lists the (encoder folder, column) pairs of the runs.
     """
-    folders = encoder_folders(features_dir, dataset)
     readers: list[CachedFeatures] = []
-    for folder in sorted(folders, key=lambda folder: not folder.name.startswith("random--")):
+    for folder in sorted(
+        encoder_folders(features_dir, dataset),
+        key=lambda folder: not folder.name.startswith("random--"),
+    ):
         try:
             first = next(cached_files(folder), None)
             columns = tuple(read_columns(first)) if first else ()
@@ -347,8 +349,8 @@ def compare_file(
     videos for, or on the named tasks.
     """
     scope = file_scope(reader.manifest, reader.name, tasks, options)
-    results = compare([reader, TimeOnly(reader.manifest)], scope, progress=progress)
-    return replace(results, title=reader.name)
+    readers = [reader, TimeOnly(reader.manifest)]
+    return replace(compare(readers, scope, progress=progress), title=reader.name)
 
 
 def _available_protocols(

@@ -102,9 +102,11 @@ def read_npz(path: Path) -> FileEmbeddings:
             f"{path}: {reason}; it has {shapes or 'no arrays'}; {LAYOUT}"
         ) from None
     phases = range(1 + max(max(video.labels or (UNLABELED,)) for video in embeddings))
-    manifest = Manifest("embeddings", tuple(map(str, phases)), (), ())
     return FileEmbeddings(
-        path, manifest, embeddings, {"file": path.name, "sha256": file_sha256(path)}
+        path,
+        Manifest("embeddings", tuple(map(str, phases)), (), ()),
+        embeddings,
+        {"file": path.name, "sha256": file_sha256(path)},
     )
 
 

@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,8 +35,8 @@ from byov.report.examples import (
     sampled_vectors,
 )
 from byov.report.pictures import (
+    Pixels,
     SourceVideos,
-    decode_video,
     encode_pictures,
     progress_labels,
     thumbnail_area,
@@ -141,7 +140,10 @@ def collect(
         samples = [tuple(sorted(frames)) for frames in shown_frames]
         sources = SourceVideos(data.feature_folder.parent, videos)
         area = thumbnail_area(sum(map(len, samples)), picture_bytes)
-        decode = partial(attempt, decode_video, data, sources, area)
+
+        def decode(video: int, frames: Sequence[int]) -> Pixels | Unavailable:
+            return attempt(lambda _: sources.decode(data.feature_header(video), frames, area), data)
+
         with ThreadPoolExecutor(usable_cores()) as pool:
             done = pool.map(decode, range(len(samples)), samples)
             pixels = list(

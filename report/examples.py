@@ -141,11 +141,10 @@ def choose_strips(data: SplitEmbeddings) -> tuple[content.Strip, ...]:
 def find_failures(data: SplitEmbeddings) -> content.Failures:
     """Find the videos with the lowest mean tau, and their worst matches."""
     _require_two_videos(data)
-    manifest = data.reader.manifest
-    if "tau" not in available_tasks(manifest):
+    if "tau" not in available_tasks(data.reader.manifest):
         raise EvaluationError(
-            f"the videos of {manifest.dataset} show different actions, so Kendall's tau is "
-            "undefined"
+            f"the videos of {data.reader.manifest.dataset} show different actions, so Kendall's "
+            "tau is undefined"
         )
     taus = data.taus
     means = data.mean_taus

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -97,8 +97,8 @@ def draw_charts(content: Content) -> Iterator[tuple[str, Figure]]:
         if content.curves.diagnostics:
             yield "diagnostics", draw_diagnostics(content.curves.diagnostics)
     if content.failures and content.failures.similarity is not None:
-        name = content.videos[content.failures.reference.video].name
-        frame = content.failures.reference.frame
+        video, frame = content.failures.reference
+        name = content.videos[video].name
         yield "softmax", draw_softmax(name, frame, content.failures.similarity)
     if content.progress:
         yield "progress", draw_progress(content.progress)
@@ -106,8 +106,8 @@ def draw_charts(content: Content) -> Iterator[tuple[str, Figure]]:
 
 def draw_curves(curves: parts.Curves) -> Figure:
     """Draw losses and validation scores side by side."""
-    panels = {"loss": curves.losses, "validation": curves.validation}
-    panels = {name: part for name, part in panels.items() if part}
+    both = (("loss", curves.losses), ("validation", curves.validation))
+    panels = {name: part for name, part in both if part}
     height = 1.9 + LEGEND_ROW_INCHES * math.ceil(max(len(part) + 1 for part in panels.values()) / 2)
     figure = Figure(
         figsize=(PAGE_INCHES if len(panels) == 2 else COLUMN_INCHES, height), layout="constrained"
@@ -136,32 +136,30 @@ def draw_diagnostics(curves: Sequence[parts.Curve]) -> Figure:
     """Draw the losses of a model on fixed clips: solid lines; with changed contexts: dashed;
     trivial: dotted.
     """
-    columns = 2
-    height = 2.0 + LEGEND_ROW_INCHES * math.ceil(len(curves) / columns)
-    figure = Figure(figsize=(PAGE_INCHES, height), layout="constrained")
+    figure = Figure(
+        figsize=(PAGE_INCHES, 2.0 + LEGEND_ROW_INCHES * math.ceil(len(curves) / 2)),
+        layout="constrained",
+    )
     axes = figure.add_subplot()
     entries: Entries = []
     for number, curve in enumerate(curves):
-        style_of_line = "-" if "," not in curve.name else "--"
-        color = phase_color(number)
         if curve.name.startswith("mean frame"):
-            style_of_line = ":"
-            color = FAINT
-        (line,) = axes.plot(curve.epochs, curve.values, style_of_line, color=color)
-        if style_of_line == ":":
-            name = curve.name.removeprefix("mean frame of ")
+            (line,) = axes.plot(curve.epochs, curve.values, ":", color=FAINT)
             axes.annotate(
-                name,
+                curve.name.removeprefix("mean frame of "),
                 (curve.epochs[-1], curve.values[-1]),
                 color=FAINT,
                 ha="right",
                 va="bottom",
                 fontsize=6,
             )
+        else:
+            pattern = "--" if "," in curve.name else "-"
+            (line,) = axes.plot(curve.epochs, curve.values, pattern, color=phase_color(number))
         entries.append((line, curve.name))
     axes.set(xlabel="epoch", ylabel="reconstruction loss")
     style.tidy(axes, integer_x=True)
-    legend(figure, entries, inches=2.4, loc="outside lower center", ncols=columns)
+    legend(figure, entries, inches=2.4, loc="outside lower center", ncols=2)
     return figure
 
 
@@ -204,14 +202,16 @@ def draw_projection(content: Content, projection: parts.Projection) -> Figure:
         axes = figure.add_subplot(down, across, index, xticks=[], yticks=[])
         for view, marker in VIEW_MARKERS.items():
             own = views == view
-            look: dict[str, Any] = {
-                "s": 9,
-                "marker": marker,
-                "linewidths": 0.25,
-                "edgecolors": "white",
-                "alpha": 0.85,
-            }
-            axes.scatter(points[own, 0], points[own, 1], c=np.array(colors)[own], **look)
+            axes.scatter(
+                points[own, 0],
+                points[own, 1],
+                c=np.array(colors)[own],
+                s=9,
+                marker=marker,
+                linewidths=0.25,
+                edgecolors="white",
+                alpha=0.85,
+            )
         axes.set_title(fit_text(title, 0.9 * PAGE_INCHES / across, style.TEXT_POINTS))
     legend(figure, entries, inches=3.0, loc="outside lower center", ncols=columns)
     return figure
@@ -250,8 +250,10 @@ def draw_alignment(content: Content, run: parts.RunVectors, rows: int, columns: 
         entries.append(
             (Line2D([], [], color=style.PHASES[4], linestyle="--", linewidth=0.8), "phase boundary")
         )
-    axes.set_xlabel(f"{fit_text(across.name, 1.8, style.TEXT_POINTS)}, frame")
-    axes.set_ylabel(f"{fit_text(down.name, 1.6, style.TEXT_POINTS)}, frame")
+    axes.set(
+        xlabel=f"{fit_text(across.name, 1.8, style.TEXT_POINTS)}, frame",
+        ylabel=f"{fit_text(down.name, 1.6, style.TEXT_POINTS)}, frame",
+    )
     figure.colorbar(mesh, ax=axes, label="distance", aspect=30, pad=0.02)
     if not np.isnan(run.taus[rows, columns]):
         axes.set_title(f"Kendall's τ = {run.taus[rows, columns]:.2f}")
@@ -271,11 +273,13 @@ def draw_softmax(video: str, reference: int, similarity: NDArray[np.float64]) ->
     (marker,) = axes.plot(
         [reference], [similarity[reference]], "o", color=style.WRONG, markersize=4
     )
-    axes.set_xlim(-0.5, count - 0.5)
-    # Starts at 0, so that small differences look small.
-    axes.set_ylim(0, 1.1 * max(float(similarity.max()), 1 / count))
-    axes.set_ylabel("softmax similarity\nto the reference")
-    axes.set_xlabel(f"frame of {fit_text(video, COLUMN_INCHES, style.TEXT_POINTS)}")
+    axes.set(
+        xlim=(-0.5, count - 0.5),
+        # Starts at 0, so that small differences look small.
+        ylim=(0, 1.1 * max(float(similarity.max()), 1 / count)),
+        xlabel=f"frame of {fit_text(video, COLUMN_INCHES, style.TEXT_POINTS)}",
+        ylabel="softmax similarity\nto the reference",
+    )
     style.tidy(axes, integer_x=True)
     entries: Entries = [(marker, "reference frame"), (uniform, f"uniform (1/{count})")]
     legend(axes, entries, inches=1.1, loc="upper center", bbox_to_anchor=(0.5, -0.32), ncols=2)
@@ -377,10 +381,8 @@ def _grid_cell(
     video = content.videos[ref.video]
     if not video.pictures or ref.frame not in video.samples:
         return GridCell(None, caption, border)
-    with Image.open(
-        io.BytesIO(video.pictures[video.samples.index(ref.frame)]), formats=["JPEG"]
-    ) as image:
-        return GridCell(np.asarray(image.convert("RGB")), caption, border)
+    jpeg = io.BytesIO(video.pictures[video.samples.index(ref.frame)])
+    return GridCell(np.asarray(Image.open(jpeg, formats=["JPEG"]).convert("RGB")), caption, border)
 
 
 def draw_retrieval(content: Content, strips: Sequence[parts.Strip]) -> Figure:
@@ -391,13 +393,9 @@ def draw_retrieval(content: Content, strips: Sequence[parts.Strip]) -> Figure:
         for ref in (query, *retrieved):
             video = content.videos[ref.video]
             same = None if ref is query else content.same_phase(query, ref)
-            caption = (
-                video.name,
-                video.time(ref.frame) + {None: "", True: " ✓", False: " ✗"}[same],
-            )
-            row.append(
-                _grid_cell(content, ref, caption, style.QUERY if ref is query else BORDERS[same])
-            )
+            time = video.time(ref.frame) + {None: "", True: " ✓", False: " ✗"}[same]
+            border = style.QUERY if ref is query else BORDERS[same]
+            row.append(_grid_cell(content, ref, (video.name, time), border))
         rows.append(row)
     return _draw_grid(
         rows, "query and its nearest frames" + (" (✓ same phase)" if content.phases else "")

@@ -77,9 +77,13 @@ class SourceVideos:
         `decode_frames`.
         """
         source = header.provenance
-        path = self.find(source.video, source)
-        segment = parse_source(source.source_name)[1]
-        return decode_frames(path, frames, area, truncated=header.truncated, segment=segment)
+        return decode_frames(
+            self.find(source.video, source),
+            frames,
+            area,
+            truncated=header.truncated,
+            segment=parse_source(source.source_name)[1],
+        )
 
 
 def decode_frames(
@@ -173,13 +177,6 @@ def jpeg_bytes(picture: Image.Image, quality: int = QUALITY) -> bytes:
     return encoded.getvalue()
 
 
-def decode_video(
-    data: SplitEmbeddings, sources: SourceVideos, area: int, video: int, frames: Sequence[int]
-) -> Pixels:
-    """Decode frames of a video that the report shows."""
-    return sources.decode(data.feature_header(video), frames, area)
-
-
 def token_selection(
     data: SplitEmbeddings,
     video: int,
@@ -198,9 +195,12 @@ def token_selection(
     if not tokens or isqrt(tokens) ** 2 != tokens or order.max() >= tokens:
         raise CacheError(f"the tokens of {data.segments[video].name} do not form a square grid")
     cropped = header.provenance.preprocessing.startswith("crop")
-    shown = [(pixels[samples.index(frame)], order[frame]) for frame in frames]
     pictures = [
-        [darken_excluded(*each, ratio, cropped=cropped) for each in shown] for ratio in TOKEN_RATIOS
+        [
+            darken_excluded(pixels[samples.index(frame)], order[frame], ratio, cropped=cropped)
+            for frame in frames
+        ]
+        for ratio in TOKEN_RATIOS
     ]
     return TokenSelection(video, frames, TOKEN_RATIOS, np.array(pictures))
 
@@ -216,13 +216,14 @@ def darken_excluded(
     selected = np.zeros(len(order), np.bool_)
     selected[order[: selected_tokens(len(order), ratio)]] = True
     height, width = pixels.shape[:2]
-    covered = (min(height, width),) * 2 if cropped else (height, width)
-    top = (height - covered[0]) // 2
-    left = (width - covered[1]) // 2
-    bright = np.zeros((height, width, 1), np.bool_)
+    covered = (min(height, width),) * 2 if cropped else (width, height)
+    mask = Image.new("1", (width, height))
     patches = Image.fromarray(selected.reshape(isqrt(len(order)), -1))
-    mask = patches.resize(covered[::-1], Image.Resampling.NEAREST)
-    bright[top : top + covered[0], left : left + covered[1], 0] = mask
+    mask.paste(
+        patches.resize(covered, Image.Resampling.NEAREST),
+        ((width - covered[0]) // 2, (height - covered[1]) // 2),
+    )
+    bright = np.asarray(mask)[..., None]
     return np.where(bright, pixels, np.round(pixels * DARKENED)).astype(np.uint8)
 
 
@@ -235,8 +236,8 @@ def progress_labels(data: SplitEmbeddings, sources: SourceVideos) -> tuple[Progr
         return ()
     training = open_training_data(data.features_dir, run.dataset, run.encoder_folder, run.ratio)
     videos = training.split("train")
-    read = FeatureStore(training, videos, PRELOADED_BYTES).read
-    labels = aligned_progress(videos, [video.view for video in videos], read, run.seed)
+    store = FeatureStore(training, videos, PRELOADED_BYTES)
+    labels = aligned_progress(videos, [video.view for video in videos], store.read, run.seed)
     shown = []
     for view in VIEWS:
         gaps = [

@@ -37,6 +37,12 @@ def facts(run: RunRecord, split: str, frames: Frames) -> Lines:
     """Return the key facts of a run, shown below the title."""
     ego = int(frames.is_ego.sum())
     videos = f"{ego} ego and {len(frames.is_ego) - ego} exo videos"
+    millions = sum(map(prod, tensor_shapes(run.folder / MODEL_NAME).values())) / 1e6
+    # The setting `depth` applies only to the encoder backbone.
+    network = {"frame": "frame head", "transformer": "transformer"}.get(
+        str(run.settings.get("backbone")),
+        pluralize(run.settings["depth"], "block") if "depth" in run.settings else "network",
+    )
     kind, label = run.label
     unfinished = unfinished_text(run)
     return (
@@ -45,7 +51,11 @@ def facts(run: RunRecord, split: str, frames: Frames) -> Lines:
         ("Encoder", run.encoder),
         ("STM ratio", run.column.removeprefix("merged/")),
         ("Seed", str(run.seed)),
-        ("Model", f"{_network(run)}, embedding width {frames.embeddings.shape[1]}"),
+        (
+            "Model",
+            f"{millions:.2f} million parameters, {network}, "
+            f"embedding width {frames.embeddings.shape[1]}",
+        ),
         ("Split", f"{split}: {videos}, {len(frames.embeddings):,} frames"),
     )
 
@@ -53,35 +63,24 @@ def facts(run: RunRecord, split: str, frames: Frames) -> Lines:
 def provenance(reader: RunEmbeddings) -> Lines:
     """Return the settings, model, features and versions that the page depends on."""
     run = reader.run
-    origin = [(name, str(value)) for name, value in reader.origin().items() if name in ORIGIN]
     trained_with = " ".join(
         f"{name} {number}" for name, number in (run.training.get("versions") or {}).items()
     )
     return (
         (f"Settings that differ from the {run.label[0]}", _changed_settings(run)),
-        *origin,
+        *((name, str(value)) for name, value in reader.origin().items() if name in ORIGIN),
         ("trained with", trained_with or "unknown"),
         ("report created with", f"byov {__version__}"),
-    )
-
-
-def _network(run: RunRecord) -> str:
-    """Describe the network. The setting `depth` applies only to the encoder backbone."""
-    networks = {"frame": "frame head", "transformer": "transformer"}
-    depth = pluralize(run.settings["depth"], "block") if "depth" in run.settings else "network"
-    millions = sum(map(prod, tensor_shapes(run.folder / MODEL_NAME).values())) / 1e6
-    return (
-        f"{millions:.2f} million parameters, "
-        f"{networks.get(str(run.settings.get('backbone')), depth)}"
     )
 
 
 def _changed_settings(run: RunRecord) -> str:
     try:
         config = run_config(run)
-        settings = config.flat()
         kept = {
-            name: value for name, value in settings.items() if name in ("recipe", "size", "seed")
+            name: value
+            for name, value in config.flat().items()
+            if name in ("recipe", "size", "seed")
         }
         usual = resolve(config.method.name, run.dataset, kept)
     except TrainError:
@@ -103,15 +102,18 @@ def manifest_rows(manifest: Manifest, dataset_folder: Path) -> tuple[dict[str, s
     fragments = load_index(dataset_folder).segments
     rows = []
     for video in manifest.videos:
+        start, end = parse_source(fragments.get(video.id, ""))[1].cells
         row = {
             "path": paths.get(video.id, ""),
             "view": video.view,
             "split": video.split,
             "id": video.id,
+            "events": events_text(video.labels or (), len(manifest.phases)),
+            "start": start,
+            "end": end,
+            "pair": video.pair or "",
         }
-        row["events"] = events_text(video.labels or (), len(manifest.phases))
-        row["start"], row["end"] = parse_source(fragments.get(video.id, ""))[1].cells
-        rows.append(row | {"pair": video.pair or ""})
+        rows.append(row)
     return tuple(rows)
 
 
@@ -135,7 +137,7 @@ def events_text(labels: Sequence[int], phases: int) -> str:
             events.append(f"{first}f {RESUME_MARK}")
         events += [f"{first}f" for _ in range(phase, label)]
         phase = max(phase, label)
-        first = first + len(list(stretch))
+        first += len(list(stretch))
     if labels[-1] != UNLABELED:
         events += [f"{first}f" for _ in range(phase + 1, phases)]
     return ";".join(events)

@@ -126,18 +126,22 @@ def save_figure(figure: "Figure", folder: Path, name: str) -> list[Path]:
 
     png = folder / f"{name}.png"
     pdf = folder / f"{name}.pdf"
-    options = {"compress_level": 4}  # takes half the time of level 6 and is hardly larger
     with replacing_file(png) as file:
         figure.savefig(
             file,
             format="png",
             dpi=DOTS_PER_INCH,
             metadata={"Software": None},
-            pil_kwargs=options,
+            # Takes half the time of level 6 and is hardly larger.
+            pil_kwargs={"compress_level": 4},
         )
     for image in figure.findobj(AxesImage):
         image.set_interpolation("none")  # embed the original pixels
-    metadata = {"Creator": None, "Producer": None, "CreationDate": None}
     with replacing_file(pdf) as file:
-        figure.savefig(file, format="pdf", dpi=DOTS_PER_INCH, metadata=metadata)
+        figure.savefig(
+            file,
+            format="pdf",
+            dpi=DOTS_PER_INCH,
+            metadata={"Creator": None, "Producer": None, "CreationDate": None},
+        )
     return [png, pdf]

@@ -256,16 +256,17 @@ def _paper_result(
         (*measured, *published),
         (MEANS,) if any(row.kind == "mean" for row in measured) else (),
     )
+    setting, x_label = paper.curve or ("", "")
+    panels = {
+        heading: _curves(scores, setting, groups, published)
+        for scores, heading in _PANELS.items()
+        if setting
+    }
     document = {
         "table": name,
         "dataset": dataset,
         "rows": [row.to_dict() for row in measured],
         "published": [row.to_dict() for row in published],
-    }
-    setting, x_label = paper.curve or ("", "")
-    headings = _PANELS if paper.curve else {}
-    panels = {
-        heading: _curves(scores, setting, groups, published) for scores, heading in headings.items()
     }
     return PaperResult(f"{name}-{dataset}", table, document, panels, x_label)
 

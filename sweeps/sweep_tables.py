@@ -55,8 +55,11 @@ def row_groups(runs: Sequence[PlannedRun], result: SweepResult, folders: Folders
         untrained = [finished_rows(run, folders, untrained=True) for run in done if run.untrained]
         missing = f", {len(trained)} of {len(planned)} runs" * (len(trained) < len(planned))
         if trained:
-            title = planned[0].title + missing
-            groups.append(RowGroup(planned[0], title, trained, [*filter(None, untrained)]))
+            groups.append(
+                RowGroup(
+                    planned[0], planned[0].title + missing, trained, [*filter(None, untrained)]
+                )
+            )
     return groups
 
 
@@ -122,11 +125,11 @@ def _with_counts(rows: Rows, references: Mapping[str, Sequence[Rows]]) -> Rows:
     counts = {}
     for name, others in references.items():
         if others and rows not in others:
-            counted = [protocol for protocol in COUNTED_PROTOCOLS if protocol in rows]
-            ahead = [
+            ahead = (
                 columns_ahead(rows[key], *(other[key] for other in others if key in other))[0]
-                for key in counted
-            ]
+                for key in COUNTED_PROTOCOLS
+                if key in rows
+            )
             counts[f"ahead/{name}"] = Score(sum(ahead))
     return {protocol: replace(row, scores=row.scores | counts) for protocol, row in rows.items()}
 
@@ -162,10 +165,10 @@ def _groups_over_datasets(groups_of_datasets: Sequence[Sequence[RowGroup]]) -> l
     for (title, _), same in same_title.items():
         trained = _means_over_datasets([group.trained for group in same])
         untrained = _means_over_datasets([group.untrained for group in same])
-        is_partial = len(same) < len(groups_of_datasets)
-        missing = f", {len(same)} of {len(groups_of_datasets)} datasets" * is_partial
+        if len(same) < len(groups_of_datasets):
+            title += f", {len(same)} of {len(groups_of_datasets)} datasets"
         if trained:
-            averaged.append(RowGroup(same[0].run, title + missing, trained, untrained))
+            averaged.append(RowGroup(same[0].run, title, trained, untrained))
     return averaged
 
 

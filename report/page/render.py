@@ -21,7 +21,7 @@ from byov.data.own_videos import RESUME_MARK, UNLABELED_MARK
 from byov.evaluate.table import PUBLISHED
 from byov.records import UNLABELED
 from byov.report import figures
-from byov.report.content import Content, FrameRef, RunVectors, ShownVideo
+from byov.report.content import Content, FrameRef, Projection, RunVectors, ShownVideo
 from byov.report.examples import TAU_STRIDE
 from byov.report.pictures import jpeg_bytes
 from byov.report.style import PHASES, paper_style, time_colors
@@ -76,25 +76,30 @@ def render_page(content: Content) -> str:
     )
     with paper_style():
         charts = {name: _chart(figure) for name, figure in figures.draw_charts(content)}
-    page = environment.get_template("page.html.j2").render(
-        content=content,
-        videos=content.videos,
-        published=PUBLISHED,
-        missing_paths=sum(not row["path"] for row in content.manifest_rows),
-        charts=charts,
-        policy=policy,
-        style=style,
-        script=script,
-        data=_page_data(content),
-        points=_points(content),
-        some_unlabeled=any(UNLABELED in (video.labels or (UNLABELED,)) for video in content.videos),
-        colors=len(PHASES),
-        map_size=MAP_PX,
-        meanings=MEANINGS,
-        tau_stride=TAU_STRIDE,
-        token_picture=_token_picture,
-    )
-    return page.lstrip()  # the macros leave blank lines at the top
+    return (
+        environment.get_template("page.html.j2")
+        .render(
+            content=content,
+            videos=content.videos,
+            published=PUBLISHED,
+            missing_paths=sum(not row["path"] for row in content.manifest_rows),
+            charts=charts,
+            policy=policy,
+            style=style,
+            script=script,
+            data=_page_data(content),
+            points=_points(content),
+            some_unlabeled=any(
+                UNLABELED in (video.labels or (UNLABELED,)) for video in content.videos
+            ),
+            colors=len(PHASES),
+            map_size=MAP_PX,
+            meanings=MEANINGS,
+            tau_stride=TAU_STRIDE,
+            token_picture=_token_picture,
+        )
+        .lstrip()
+    )  # the macros leave blank lines at the top
 
 
 def _printable(value: Any) -> Any:
@@ -128,8 +133,11 @@ def _chart(figure: Figure) -> dict[str, Any]:
 def _token_picture(pixels: NDArray[np.uint8]) -> dict[str, Any]:
     image = Image.fromarray(np.ascontiguousarray(pixels))
     image.thumbnail((TOKEN_PX, TOKEN_PX))
-    uri = _data_uri("image/jpeg", jpeg_bytes(image, TOKEN_QUALITY))
-    return {"uri": uri, "width": image.width, "height": image.height}
+    return {
+        "uri": _data_uri("image/jpeg", jpeg_bytes(image, TOKEN_QUALITY)),
+        "width": image.width,
+        "height": image.height,
+    }
 
 
 def _points(content: Content) -> list[tuple[str, str, str]]:
@@ -139,7 +147,7 @@ def _points(content: Content) -> list[tuple[str, str, str]]:
     points = []
     for ref in content.projection.frames if content.projection else ():
         video = content.videos[ref.video]
-        phase = content.videos[ref.video].phase(ref.frame)
+        phase = video.phase(ref.frame)
         name = "unlabeled" if phase is None else f"p{phase % len(PHASES)}"
         color = to_hex(time_colors()(ref.frame / max(video.frames - 1, 1)))
         points.append((video.view, name if content.phases else "", color))
@@ -152,8 +160,7 @@ def _page_data(content: Content) -> dict[str, Any]:
     def sample(ref: FrameRef) -> list[int]:
         return [ref.video, content.videos[ref.video].samples.index(ref.frame)]
 
-    refs = content.projection.frames if content.projection else ()
-    maps = content.projection.maps if content.projection else ()
+    projection = content.projection or Projection((), ())
     failures = content.failures
     shades = matplotlib.colormaps["viridis_r"](np.arange(256), bytes=True)
     numbers = [quantize(np.concatenate(run.embeddings)) for run in content.vectors or ()]
@@ -165,7 +172,7 @@ def _page_data(content: Content) -> dict[str, Any]:
             _run_data(run, *each) for run, each in zip(content.vectors or (), numbers, strict=True)
         ],
         "start": opening_frame(content.videos, numbers[0][0] if numbers else None),
-        "points": [sample(ref) for ref in refs],
+        "points": [sample(ref) for ref in projection.frames],
         "strips": [list(map(sample, strip)) for strip in content.strips or ()],
         "failures": [
             [tuple(map(sample, pair)) for pair in worst.pairs]
@@ -174,7 +181,10 @@ def _page_data(content: Content) -> dict[str, Any]:
         "reference": sample(failures.reference)
         if failures and failures.similarity is not None
         else None,
-        "maps": [fit_points(points, MAP_PX, MAP_MARGIN_PX).round(1).tolist() for _, points in maps],
+        "maps": [
+            fit_points(points, MAP_PX, MAP_MARGIN_PX).round(1).tolist()
+            for _, points in projection.maps
+        ],
         "shades": _base64(shades.tobytes()),
         "header": ",".join((*CSV_COLUMNS, "events\n")),
         "rows": [_manifest_data(row) for row in content.manifest_rows],
@@ -247,7 +257,6 @@ def opening_frame(
 
 def _video_data(video: ShownVideo) -> dict[str, Any]:
     phases = [video.phase(frame) for frame in video.samples]
-    pairs = enumerate(pairwise(phases), start=1)
     return {
         "name": printable(video.name),
         "view": printable(video.view),
@@ -256,7 +265,11 @@ def _video_data(video: ShownVideo) -> dict[str, Any]:
         "frames": video.samples,
         "seconds": video.pts_seconds[list(video.samples)].round(4).tolist(),
         "phases": phases,
-        "boundaries": [at for at, pair in pairs if None not in pair and pair[0] != pair[1]],
+        "boundaries": [
+            at
+            for at, pair in enumerate(pairwise(phases), start=1)
+            if None not in pair and pair[0] != pair[1]
+        ],
     }
 
 
@@ -266,13 +279,14 @@ def _manifest_data(row: dict[str, str]) -> dict[str, Any]:
     """
     before = io.StringIO()
     csv.writer(before, lineterminator="").writerow(printable(row[name]) for name in CSV_COLUMNS)
-    events = row["events"].split(";")
     known = row["events"] and not row["events"].endswith(UNLABELED_MARK)
     return {
         "name": printable(f"{row['view']}/{row['id']}"),
         "before": before.getvalue(),
         "events": printable(row["events"]),
-        "count": sum(not event.endswith((UNLABELED_MARK, RESUME_MARK)) for event in events)
+        "count": sum(
+            not event.endswith((UNLABELED_MARK, RESUME_MARK)) for event in row["events"].split(";")
+        )
         if known
         else None,
     }
