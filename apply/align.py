@@ -41,7 +41,7 @@ def nearest(a: Embeddings, b: Embeddings) -> Indices:
     """
     points = Points(np.concatenate([a, b]))
     starts = np.array([0, len(a)])
-    rows = points.row_blocks(slice(0, len(a)))
+    rows = points.row_blocks(np.arange(len(a)))
     return np.concatenate([points.nearest_in_each(block, starts)[:, 1] for block in rows]) - len(a)
 
 

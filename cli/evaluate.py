@@ -284,11 +284,10 @@ def _print_plan(
         for run in runs
     ]
     scored += [f"features {folder} {column}" for folder, column in columns]
-    names = ", ".join(scored) or "the cached features"
     print(
         printable(
-            f"byov-eval --task all would score {names} on the {scope.split} split of "
-            f"{manifest.dataset}:"
+            f"byov-eval --task all would score {', '.join(scored) or 'the cached features'} on the "
+            f"{scope.split} split of {manifest.dataset}:"
         )
     )
     print(f"  tasks      {', '.join(scope.tasks)}")

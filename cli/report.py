@@ -111,7 +111,6 @@ def report(
 
 
 def _note_missing(content: Content) -> None:
-    """Print which parts of the page are missing, and why."""
     reasons = {SECTIONS[name]: reason for name, reason in content.missing.items()}
     lost = [
         video.pictures.reason for video in content.videos if isinstance(video.pictures, Unavailable)

@@ -74,8 +74,8 @@ def print_table(table: Table, console: Console) -> None:
 
 
 def _min_width(table: Table, columns: Sequence[int], console: Console) -> int:
-    narrowest = _rich_table(table, columns, NAME_WIDTH)
-    return console.measure(narrowest, options=console.options.update(width=sys.maxsize)).maximum
+    unlimited = console.options.update(width=sys.maxsize)
+    return console.measure(_rich_table(table, columns, NAME_WIDTH), options=unlimited).maximum
 
 
 def _rich_table(table: Table, columns: Sequence[int], name_width: int | None = None) -> RichTable:

@@ -107,12 +107,12 @@ def _mean(
     pairs = int((recordings[queries, None] != recordings[candidates]).sum())
     values = taus[np.ix_(queries, candidates)]
     values = values[~np.isnan(values)]
-    mean = (
+    remark = f"tau is defined for {len(values)} of {pairs} pairs"
+    return Score.of(
         values.mean()
         if len(values)
-        else Missing("undefined for all pairs: the nearest frame never changes")
+        else Missing("undefined for all pairs: the nearest frame never changes"),
+        pairs=pairs,
+        pairs_with_tau=len(values),
+        remark=remark if 0 < len(values) < pairs else None,
     )
-    remark = (
-        f"tau is defined for {len(values)} of {pairs} pairs" if 0 < len(values) < pairs else None
-    )
-    return Score.of(mean, pairs=pairs, pairs_with_tau=len(values), remark=remark)

@@ -42,11 +42,10 @@ class Points:
         as_bytes = points.view(np.dtype((np.void, points.itemsize * points.shape[1]))).ravel()
         return np.unique(as_bytes, return_inverse=True)[1].astype(np.int64)
 
-    def row_blocks(self, rows: slice | Indices) -> Iterator[Indices]:
+    def row_blocks(self, rows: Indices) -> Iterator[Indices]:
         """Split the rows into blocks with about BLOCK_ELEMENTS distances to all points each."""
-        indices = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
         count = max(MIN_ROWS, BLOCK_ELEMENTS // max(1, len(self._exact)))
-        return (indices[first : first + count] for first in range(0, len(indices), count))
+        return (rows[first : first + count] for first in range(0, len(rows), count))
 
     def distances(self, rows: Indices, columns: slice = slice(None)) -> Distances:
         """Return (R, C) squared distances with an absolute error of at most `self.error`."""

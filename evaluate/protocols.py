@@ -71,12 +71,11 @@ def segments(manifest: Manifest, split: str, protocol: Protocol = "standard") ->
         raise EvaluationError(
             f"{manifest.dataset}: no {split} video has been extracted; run byov-extract"
         )
-    wanted = "standard" if split == "train" else protocol
     return [
         Segment(video, part, clip)
         for video in videos
         for part, clip in embedded_parts(
             manifest.dataset, video.view, video.id, split, video.frames or 0
         )
-        if part == wanted
+        if part == ("standard" if split == "train" else protocol)
     ]

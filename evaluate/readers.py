@@ -133,12 +133,13 @@ class EmbeddingReader(ABC):
 
     def require_files(self, wanted: Sequence[Segment], split: str) -> None:
         """Raise EvaluationError if the file of any segment is missing."""
-        paths = {segment.name: self.path(segment) for segment in wanted}
-        absent = {
-            name: path for name, path in paths.items() if path is not None and not path.is_file()
-        }
+        absent = [
+            (path, segment.name)
+            for segment in wanted
+            if (path := self.path(segment)) is not None and not path.is_file()
+        ]
         if absent:
-            name, path = next(iter(absent.items()))
+            path, name = absent[0]
             raise EvaluationError(
                 f"{path.parents[1]}: no embeddings for {len(absent)} of {len(wanted)} {split} "
                 f"videos (first: {name}); "

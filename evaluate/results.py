@@ -126,21 +126,21 @@ class Results:
 
     def _notes(self, protocol: Protocol) -> tuple[str, ...]:
         rows = self.rows[protocol]
-        notes = [note for row in rows for note in row.notes]
-        if any(row.origin.get("standardized") for row in rows):
-            notes.append(STANDARDIZED)
-        if any(row.kind == "mean" for row in rows):
-            notes.append(MEANS)
-        if self.scope.options.bootstrap:
-            notes.append(
-                f"[ , ]: 95% confidence interval from {self.scope.options.bootstrap} bootstrap "
-                "samples of the scored videos"
-            )
-        if self.scope.split == "val":
-            notes.append("the val split is for model selection; report scores on the test split")
-        if protocol in PROTOCOL_NOTES:
-            notes.append(PROTOCOL_NOTES[protocol])
-        return tuple(notes)
+        samples = self.scope.options.bootstrap
+        applies = {
+            STANDARDIZED: any(row.origin.get("standardized") for row in rows),
+            MEANS: any(row.kind == "mean" for row in rows),
+            f"[ , ]: 95% confidence interval from {samples} bootstrap samples of the scored "
+            "videos": samples > 0,
+            "the val split is for model selection; report scores on the test split": (
+                self.scope.split == "val"
+            ),
+            PROTOCOL_NOTES.get(protocol, ""): protocol in PROTOCOL_NOTES,
+        }
+        return (
+            *(note for row in rows for note in row.notes),
+            *(note for note, is_shown in applies.items() if is_shown),
+        )
 
 
 def count_videos(manifest: Manifest, scope: Scope) -> dict[Protocol, dict[str, int]]:

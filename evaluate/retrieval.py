@@ -38,8 +38,18 @@ def mean_average_precision(
     if test.labels is None:
         return {setting: dict.fromkeys(ks, Missing("no phase labels")) for setting in settings}
     test = ego_first(test)
-    precisions = average_precision_of_each_query(test, ks, settings)
-    return {setting: _means(test, setting, ks, precisions[setting]) for setting in settings}
+    means: dict[str, dict[int, float | Missing]] = {}
+    for setting, precisions in average_precision_of_each_query(test, ks, settings).items():
+        query_view, candidate_view = SETTINGS[setting]
+        missing = missing_view(test.is_ego, query_view, "test") or missing_view(
+            test.is_ego, candidate_view, "test"
+        )
+        if missing or len(test.lengths) < 2:
+            means[setting] = dict.fromkeys(ks, missing or Missing("only one test video"))
+        else:
+            queries = precisions[view_mask(test.is_ego, query_view)[test.video_of_frame]]
+            means[setting] = dict(zip(ks, queries.mean(axis=0).tolist(), strict=True))
+    return means
 
 
 def ego_first(test: Frames) -> Frames:
@@ -48,21 +58,6 @@ def ego_first(test: Frames) -> Frames:
     """
     test = test.merge_recordings()
     return test.select(np.argsort(~test.is_ego, kind="stable"))
-
-
-def _means(
-    test: Frames, setting: str, ks: Sequence[int], precisions: NDArray[np.float64]
-) -> dict[int, float | Missing]:
-    query_view, candidate_view = SETTINGS[setting]
-    missing = missing_view(test.is_ego, query_view, "test") or missing_view(
-        test.is_ego, candidate_view, "test"
-    )
-    if missing is None and len(test.lengths) < 2:
-        missing = Missing("only one test video")
-    if missing:
-        return dict.fromkeys(ks, missing)
-    queries = precisions[view_mask(test.is_ego, query_view)[test.video_of_frame]]
-    return {k: float(mean) for k, mean in zip(ks, queries.mean(axis=0), strict=True)}
 
 
 def average_precision_of_each_query(

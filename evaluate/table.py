@@ -21,7 +21,6 @@ from byov.text import printable
 
 Kind = Literal["random", "frozen", "time", "untrained", "run", "mean", "npz", "published"]
 KIND_ORDER: tuple[Kind, ...] = ("npz", "random", "frozen", "time", "untrained", "run")
-ABSENT = "-"
 # Columns that `columns_ahead` counts.
 COUNTED = ("classification/", "retrieval/map@10/", "actions/")
 # Few methods are designed for the online protocol.
@@ -313,7 +312,7 @@ class Table:
     ) -> Cell:
         score = row.scores.get(column.score)
         if score is None:
-            return Cell(ABSENT)
+            return Cell("-")
         if score.value is None:
             return Cell("n/a", self._mark(score.missing))
         text = column.format(score.value)

@@ -203,8 +203,11 @@ class Content:
     @property
     def missing(self) -> dict[str, str]:
         """Dict mapping the names of parts that cannot be shown to the reasons."""
-        parts = {name: getattr(self, name) for name in SECTIONS}
-        return {name: part.reason for name, part in parts.items() if isinstance(part, Unavailable)}
+        return {
+            name: part.reason
+            for name in SECTIONS
+            if isinstance(part := getattr(self, name), Unavailable)
+        }
 
     def same_phase(self, one: FrameRef, other: FrameRef) -> bool | None:
         """Return whether two frames have the same phase, or None if a label is missing."""

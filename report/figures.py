@@ -36,7 +36,6 @@ from byov.report.style import (
 )
 
 Entries = list[tuple[Artist, str]]  # legend handles and names
-Picture = NDArray[np.uint8]  # (height, width, 3)
 
 VIEW_MARKERS = {"ego": "o", "exo": "s"}  # the same markers as in the paper
 
@@ -44,7 +43,7 @@ CAPTION_LINE_INCHES = 0.14
 MAX_CELL_INCHES = 1.25
 LABEL_INCHES = 1.05  # width of the labels on the left of a grid
 # keys: whether a frame has the query's phase.
-BORDERS = {None: style.PLAIN, True: style.RIGHT, False: style.WRONG}
+BORDERS = {None: FAINT, True: style.RIGHT, False: style.WRONG}
 
 
 def write_figures(content: Content, folder: Path, progress: Progress = NO_PROGRESS) -> list[Path]:
@@ -326,7 +325,7 @@ def draw_progress(videos: Sequence[parts.ProgressLabels]) -> Figure:
 class GridCell(NamedTuple):
     """Picture in a grid, with caption lines below it and the color of its border."""
 
-    picture: Picture | None
+    picture: NDArray[np.uint8] | None  # (height, width, 3)
     caption: tuple[str, ...] = ()
     border: str | None = None
 
@@ -377,7 +376,6 @@ def _draw_grid(
 def _grid_cell(
     content: Content, ref: FrameRef, caption: tuple[str, ...], border: str | None
 ) -> GridCell:
-    """Return a grid cell with the thumbnail of a frame, if there is one."""
     video = content.videos[ref.video]
     if not video.pictures or ref.frame not in video.samples:
         return GridCell(None, caption, border)

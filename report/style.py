@@ -36,7 +36,6 @@ NO_PHASE = "#c9ccd1"
 QUERY = "#1769c2"
 RIGHT = "#1c7443"
 WRONG = "#c8322b"
-PLAIN = "#777777"  # borders of frames
 _STYLE: dict[Any, Any] = {
     "font.size": TEXT_POINTS,
     "axes.titlesize": TEXT_POINTS,

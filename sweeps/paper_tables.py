@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 EXPERIMENTS = Path(__file__).parent / "experiments"
 STANDARD: Protocol = "standard"
-FROZEN_COLUMNS = ("cls", "merged/1.0")  # shown in every table with frozen features
 _PANELS = {"classification": "F1 (%)", "retrieval/map@10": "map@10 (%)"}
 
 SMALL = "small"  # grid name for `--small`, which makes all tables feasible on a few cores
@@ -203,9 +202,9 @@ def _choose_encoder(default: str, features_dir: Path, dataset: str, choice: Pape
     if choice.encoder or not choice.datasets or not cached or encoder_slug(default) in cached:
         return choice.encoder or default
     if len(cached) > 1:
-        there = " | ".join(sorted(cached))
         raise SweepError(
-            f"{dataset} has features of several encoders; choose one with --encoder {there}"
+            f"{dataset} has features of several encoders; choose one with --encoder "
+            f"{' | '.join(sorted(cached))}"
         )
     return cached[0]
 
@@ -244,7 +243,8 @@ def _paper_result(
         published = published_rows(dataset, name)
     else:
         published = [row for row in published_rows(dataset) if row.name not in paper.hidden]
-        kept = {*FROZEN_COLUMNS, *(f"merged/{ratio_key(run.ratio)}" for run in runs)}
+        # "cls" and "merged/1.0" are shown in every table with frozen features.
+        kept = {"cls", "merged/1.0", *(f"merged/{ratio_key(run.ratio)}" for run in runs)}
         frozen = [rows[STANDARD] for rows in sort_rows(result.baselines.get(dataset, []))]
         frozen = [row for row in frozen if row.origin.get("column", "cls") in kept]
         measured = [*frozen, *(rows[STANDARD] for rows in untrained_rows(groups)), *measured]
@@ -351,6 +351,11 @@ def write_score_curves(panels: Panels, setting: str, folder: Path, name: str) ->
         style.tidy(axes)
     columns = style.legend_columns(list(entries))
     figure.set_size_inches(PAGE_INCHES, 2.1 + LEGEND_ROW_INCHES * math.ceil(len(entries) / columns))
-    shown = [(artist, name) for name, artist in entries.items()]
-    legend(figure, shown, inches=2.0, loc="outside lower center", ncols=columns)
+    legend(
+        figure,
+        [(artist, name) for name, artist in entries.items()],
+        inches=2.0,
+        loc="outside lower center",
+        ncols=columns,
+    )
     return style.save_figure(figure, folder, name)

@@ -36,7 +36,6 @@ class RowGroup:
     untrained: list[Rows]
 
     def mean(self) -> Rows:
-        """Return the mean over the seeds."""
         return mean_rows(self.trained, self.title)
 
 
@@ -75,7 +74,7 @@ def sweep_results(
         scope = planned[0].scope
         counts = count_videos(read_manifest(folders.features, dataset), scope)
         rows = _table_rows(scope, result.baselines.get(dataset, []), groups)
-        single = [rows for group in groups if len(group.trained) > 1 for rows in group.trained]
+        single = (rows for group in groups if len(group.trained) > 1 for rows in group.trained)
         by_dataset.append(Results(dataset, scope, rows, counts, unlisted=tuple(single)))
         groups_of_datasets.append(groups)
     scopes = [results.scope for results in by_dataset]
@@ -125,12 +124,13 @@ def _with_counts(rows: Rows, references: Mapping[str, Sequence[Rows]]) -> Rows:
     counts = {}
     for name, others in references.items():
         if others and rows not in others:
-            ahead = (
-                columns_ahead(rows[key], *(other[key] for other in others if key in other))[0]
-                for key in COUNTED_PROTOCOLS
-                if key in rows
+            counts[f"ahead/{name}"] = Score(
+                sum(
+                    columns_ahead(rows[key], *(other[key] for other in others if key in other))[0]
+                    for key in COUNTED_PROTOCOLS
+                    if key in rows
+                )
             )
-            counts[f"ahead/{name}"] = Score(sum(ahead))
     return {protocol: replace(row, scores=row.scores | counts) for protocol, row in rows.items()}
 
 

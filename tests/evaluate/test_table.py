@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from byov.evaluate.frames import Score
-from byov.evaluate.table import ABSENT, PUBLISHED, Row, Table, columns_ahead, mean_row, verdict
+from byov.evaluate.table import PUBLISHED, Row, Table, columns_ahead, mean_row, verdict
 from byov.evaluate.tasks import EvaluationOptions, main_columns
 
 MAIN = main_columns(EvaluationOptions())
@@ -68,7 +68,7 @@ def test_published_rows_are_set_apart():
     elsewhere = Row("other", "published", {"actions/regular": Score(0.1)})
     shown = table(row(), published, elsewhere)
     assert [one.name for one, _ in shown.published] == ["AE2"]
-    assert [cell.text for cell in shown.published[0][1]] == ["66.23"] + [ABSENT] * 7
+    assert [cell.text for cell in shown.published[0][1]] == ["66.23"] + ["-"] * 7
     for text in (shown.to_markdown(), shown.to_latex()):
         assert text.index(PUBLISHED) < text.index("AE2 (published)")
 

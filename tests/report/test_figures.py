@@ -141,7 +141,7 @@ def test_retrieved_frames_follow_their_query(content):
         assert [each.get_xlabel() for each in axes] == [
             f"{time}{mark}" for time, mark in zip(times, marks, strict=True)
         ]
-        colors = [colors[0], *[to_rgba(style.PLAIN)] * 3]
+        colors = [colors[0], *[to_rgba(style.FAINT)] * 3]
         marks = [""] * 4
 
 
