@@ -6,8 +6,7 @@ import pytest
 import torch
 from tests.train.conftest import seeded
 
-from byov.train.bottleneck import retrieve
-from byov.train.methods.byov import cycle_loss
+from byov.train.methods.byov import cycle_loss, retrieve
 from byov.train.networks import draw_visible, masked_frames
 
 

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from byov.train.bottleneck import CrossViewBottleneck, masked_mean
 from byov.train.config import (
     EncoderConfig,
     Fraction,
@@ -35,8 +34,7 @@ from byov.train.networks import (
 )
 from byov.train.sampling import Batch, Sampler, draw_pair
 
-CYCLE_TEMPERATURE = 0.1  # our choice
-CYCLE_VARIANCE_WEIGHT = 0.1  # our choice
+TEMPERATURE = 0.1  # our choice
 # Changes to the context of cross-view modeling. They do not change the loss of a model that ignores
 # the other view.
 CONTEXT_CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -103,33 +101,29 @@ class ByovConfig(EncoderConfig, MethodConfig):
         "temporal order.",
     )
 
-    RECIPES: ClassVar[dict[str, dict[str, Any]]] = {
-        "paper": {},
-        "official": {"pairs": "any", "norm": "before", "masked_only": True, "skip_first": True},
-        "cycle": {"standardize": "video", "crop": (0.5, 1.0), "cycle": 5.0},
-        # our choice, based on the val splits of simulated datasets (docs/methods.md)
-        "bottleneck": {"cross_loss": "bottleneck", "position": "none", "standardize": "dataset"}
-        | {"steps": 1500, "batch_size": 4, "lr": 1e-3, "schedule": "cosine", "select": "last"},
+    PRESETS: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {
+        "recipe": {
+            "paper": {},
+            "official": {"pairs": "any", "norm": "before", "masked_only": True, "skip_first": True},
+            "cycle": {"standardize": "video", "crop": (0.5, 1.0), "cycle": 5.0},
+            # our choice, based on the val splits of simulated datasets (docs/methods.md)
+            "bottleneck": {"cross_loss": "bottleneck", "position": "none", "standardize": "dataset"}
+            | {"steps": 1500, "batch_size": 4, "lr": 1e-3, "schedule": "cosine", "select": "last"},
+        },
+        "size": {
+            "paper": {},
+            # our choice: raw features are learned slowly, and the score of an early model is that
+            # of its initialization
+            "small": {"latent": 128, "depth": 4, "decoder_depth": 2, "heads": 8}
+            | {"standardize": "dataset", "select": "last"}
+            | {"steps": 1500, "batch_size": 4, "lr": 1e-3, "schedule": "cosine"},
+        },
     }
-    SIZES: ClassVar[dict[str, dict[str, Any]]] = {
-        "paper": {},
-        # our choice: raw features are learned slowly, and the score of an early model is that of
-        # its initialization
-        "small": {
-            "latent": 128,
-            "depth": 4,
-            "decoder_depth": 2,
-            "heads": 8,
-            "standardize": "dataset",
-        }
-        | {"steps": 1500, "batch_size": 4, "lr": 1e-3, "schedule": "cosine", "select": "last"},
-    }
-    PRESETS: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {"recipe": RECIPES, "size": SIZES}
     DATASETS: ClassVar[dict[str, dict[str, Any]]] = {
         "break_eggs": {"batch_size": 4},  # value in the published code
     }
     VARIANTS: ClassVar[dict[str, dict[Any, str]]] = {
-        "recipe": {recipe: recipe for recipe in RECIPES},
+        "recipe": {recipe: recipe for recipe in PRESETS["recipe"]},
         "size": {"small": "small"},
     }
 
@@ -139,21 +133,24 @@ class ByovConfig(EncoderConfig, MethodConfig):
 
     @model_validator(mode="after")
     def _has_a_loss(self) -> Self:
-        if self.order_prior is not None and not self.cycle:
-            raise ValueError(
-                "--order-prior needs the cycle-consistency loss; set a weight with --cycle"
-            )
-        if not (self.self_view or self.cross_view or self.cycle):
-            raise ValueError("no loss is enabled: --no-self and --no-cross without --cycle")
-        if self.cross_loss == "bottleneck" and not self.cross_view:
-            raise ValueError(
-                "--cross-loss bottleneck is a loss of cross-view modeling; omit --no-cross"
-            )
         masks = self.self_view * self.mask_self + self.cross_view * self.mask_cross
-        if self.masked_only and not masks and not self.cycle:
-            raise ValueError(
-                "no loss is enabled: the loss covers only masked frames, but none is masked"
-            )
+        problems = {
+            "--order-prior needs the cycle-consistency loss; set a weight with --cycle": (
+                self.order_prior is not None and not self.cycle
+            ),
+            "no loss is enabled: --no-self and --no-cross without --cycle": (
+                not (self.self_view or self.cross_view or self.cycle)
+            ),
+            "--cross-loss bottleneck is a loss of cross-view modeling; omit --no-cross": (
+                self.cross_loss == "bottleneck" and not self.cross_view
+            ),
+            "no loss is enabled: the loss covers only masked frames, but none is masked": (
+                self.masked_only and not masks and not self.cycle
+            ),
+        }
+        for message, applies in problems.items():
+            if applies:
+                raise ValueError(message)
         return self
 
 
@@ -247,8 +244,10 @@ class Byov(Method):
             self.bottleneck = CrossViewBottleneck(width, latent, time_prior)
 
     def sampler(self, videos: Sequence[CachedVideo]) -> Sampler:
-        draw = draw_pair(videos, self.pairs, self.frames, self.crop, skip_first=self.skip_first)
-        return Sampler(videos, draw)
+        return Sampler(
+            videos,
+            draw_pair(videos, self.pairs, self.frames, self.crop, skip_first=self.skip_first),
+        )
 
     def forward(
         self,
@@ -353,31 +352,111 @@ class Byov(Method):
                 losses[f"cross/{name}"] = self(clips, generator.set_state(state), change)[
                     "cross"
                 ].item()
-        return losses | {f"trivial/{name}": loss for name, loss in trivial_losses(clips).items()}
+        # (B, 1, width) mean frame of each video.
+        means = [masked_mean(view.features, ~view.padding) for view in clips]
+        predictions = {
+            "constant": [torch.stack(means).mean(dim=(0, 1))] * len(means),
+            "view": [mean.mean(dim=0) for mean in means],
+            "video": means,
+        }
+        for name, predicted in predictions.items():
+            losses[f"trivial/{name}"] = sum(
+                (view.features - mean).square().mean().item()
+                for view, mean in zip(clips, predicted, strict=True)
+            )
+        return losses
 
     def embed(self, features: Features) -> Tensor:
         z = self.encoder.embed(self.prepare(features))
         return z if self.bottleneck is None else F.normalize(z, dim=-1)
 
 
-def trivial_losses(clips: Batch) -> dict[str, float]:
-    """Return the reconstruction losses, summed over the views, of three predictors that ignore
-    time.
+class CrossViewBottleneck(nn.Module):
+    """Decoder that reaches the other view only through attention between latents.
+
+    The view and the mean features of the clip tell the decoder what the camera sees on average, so
+    the retrieved latents only have to tell how far the action has progressed.
+
+    Args:
+        width: Width of the features.
+        latent: Width of the latents.
+        prior: Standard deviation, in normalized time, of the prior on corresponding frames.
     """
-    # (B, 1, width) mean frame of each video.
-    views = [masked_mean(view.features, ~view.padding) for view in clips]
-    predictions = {
-        "constant": [torch.stack(views).mean(dim=(0, 1))] * len(views),
-        "view": [means.mean(dim=0) for means in views],
-        "video": views,
-    }
-    return {
-        name: sum(
-            (view.features - mean).square().mean().item()
-            for view, mean in zip(clips, means, strict=True)
+
+    def __init__(self, width: int, latent: int, prior: float) -> None:
+        super().__init__()
+        self.prior = prior
+        self.view = nn.Parameter(torch.empty(2, latent))
+        self.appearance = nn.Linear(width, latent)
+        self.head = nn.Sequential(
+            nn.LayerNorm(latent),
+            nn.Linear(latent, 2 * latent),
+            nn.GELU(),
+            nn.Linear(2 * latent, width),
         )
-        for name, means in predictions.items()
-    }
+        self.apply(initialize)
+        nn.init.normal_(self.view, std=0.02)
+
+    def forward(
+        self, clips: Batch, latents: Sequence[Tensor], contexts: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """Reconstruct the features (B, T, width) of both views.
+
+        Args:
+            clips: Clips of the ego and the exo view.
+            latents: Latents (B, T, D) of each view, from which the queries are computed.
+            contexts: Latents (B, T, D) of each view, which the other view retrieves; normally the
+                same.
+        """
+        reconstructed = []
+        for own, other in ((0, 1), (1, 0)):
+            retrieved = retrieve(
+                latents[own],
+                contexts[other],
+                clips[own].normalized_time,
+                clips[other].normalized_time,
+                clips[other].padding,
+                self.prior,
+            )
+            mean = masked_mean(clips[own].features, ~clips[own].padding)  # (B, 1, width)
+            reconstructed.append(self.head(retrieved + self.view[own] + self.appearance(mean)))
+        return reconstructed
+
+
+@full_precision
+def retrieve(
+    queries: Tensor,
+    keys: Tensor,
+    query_times: Tensor,
+    key_times: Tensor,
+    padding: Tensor,
+    prior: float,
+) -> Tensor:
+    """Average the unit latents of the other view, weighted by similarity and by a prior on
+    normalized time.
+
+    For frame i of one view and frames j of the other,
+
+        r_i = sqrt(D) Σ_j a_ij z_j,   a_ij = softmax_j(z_i·z_j / 0.1 - (s_i - s_j)² / (2 prior²)).
+
+    Without the prior, a reversed matching would be as good as the correct one.
+
+    Shapes: latents (B, T, D) and (B, S, D), normalized times s (B, T) and (B, S), padding (B, S),
+    result (B, T, D).
+    """
+    queries = F.normalize(queries, dim=-1)
+    keys = F.normalize(keys, dim=-1)
+    apart = query_times[:, :, None] - key_times[:, None]  # (B, T, S)
+    logits = queries @ keys.mT / TEMPERATURE - apart.square() / (2 * prior**2)
+    weights = logits.masked_fill(padding[:, None], -torch.inf).softmax(dim=-1)
+    retrieved: Tensor = weights @ keys * keys.shape[-1] ** 0.5
+    return retrieved
+
+
+def masked_mean(values: Tensor, counted: Tensor) -> Tensor:
+    """Return the mean (B, 1, D) over the counted frames of values (B, T, D)."""
+    weights = counted[..., None].to(values.dtype)
+    return (values * weights).sum(dim=1, keepdim=True) / weights.sum(dim=1, keepdim=True)
 
 
 @full_precision  # bfloat16 is too coarse for frame indices
@@ -402,17 +481,17 @@ def cycle_loss(
     """
     home = F.normalize(home, dim=-1)
     away = F.normalize(away, dim=-1)
-    similarity = home @ away.mT / CYCLE_TEMPERATURE  # (B, T, S)
+    similarity = home @ away.mT / TEMPERATURE  # (B, T, S)
     if order_prior is not None:
         apart = normalized_rank(home_padding)[..., None] - normalized_rank(away_padding)[:, None]
         similarity = similarity - apart.square() / (2 * order_prior**2)
     neighbors = hide_padding(similarity, away_padding).softmax(dim=-1) @ away  # (B, T, D)
     # (B, T, T).
-    returns = hide_padding(neighbors @ home.mT / CYCLE_TEMPERATURE, home_padding).softmax(dim=-1)
+    returns = hide_padding(neighbors @ home.mT / TEMPERATURE, home_padding).softmax(dim=-1)
     index = torch.arange(home.shape[1], dtype=home.dtype, device=home.device)
     mean = returns @ index  # (B, T)
     variance = (returns * (index - mean[..., None]).square()).sum(dim=-1)
-    cost = (mean - index).square() / (variance + 1) + CYCLE_VARIANCE_WEIGHT * torch.log1p(variance)
+    cost = (mean - index).square() / (variance + 1) + 0.1 * torch.log1p(variance)
     counts = (~home_padding).sum(dim=-1)  # (B,)
     return ((cost * ~home_padding).sum(dim=-1) / counts.square()).mean()
 
