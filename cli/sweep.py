@@ -34,7 +34,7 @@ from byov.cli.terminal import PROGRESS, note
 from byov.device import Device, usable_cores
 from byov.evaluate.table import Table
 from byov.progress import Stop
-from byov.sweeps.estimates import Estimate, estimate_runs, total_time
+from byov.sweeps.estimates import estimate_runs, total_time
 from byov.sweeps.grids import Folders, PlannedRun, plan_runs, read_grid
 from byov.sweeps.paper_tables import (
     PAPER_TABLES,
@@ -300,10 +300,10 @@ def _show_plan(planned: Sequence[PlannedRun], options: _Options) -> None:
     entries = []
     for run in planned:
         status = before.get(run.name)
-        estimate = estimates.get(run.name, Estimate())
-        if status is None or estimate.problem:
-            status = RunStatus(run.name, "cannot run", estimate.problem or "features are missing")
-        expected = f"about {format_duration(estimate.seconds)}" if estimate.seconds else ""
+        seconds, problem = estimates.get(run.name, (0.0, ""))
+        if status is None or problem:
+            status = RunStatus(run.name, "cannot run", problem or "features are missing")
+        expected = f"about {format_duration(seconds)}" if seconds else ""
         details = "; ".join(filter(None, (status.detail, expected)))
         if not options.as_json:
             print(printable(f"{run.name}: {status.state}" + (f" ({details})" if details else "")))
@@ -311,7 +311,7 @@ def _show_plan(planned: Sequence[PlannedRun], options: _Options) -> None:
             "run": run.name,
             "state": status.state,
             "detail": status.detail,
-            "seconds": round(estimate.seconds),
+            "seconds": round(seconds),
             "title": run.title,
             "dataset": run.dataset,
             "encoder": run.encoder_folder,

@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -20,18 +19,11 @@ STEPS = 3  # timed steps, after a warm-up step
 _NO_EFFECT = {"seed", "epochs", "steps", "lr", "weight_decay", "warmup", "mask_self", "mask_cross"}
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """Expected training time of a run."""
-
-    seconds: float = 0.0  # 0 if unknown
-    problem: str = ""  # why the run cannot be trained
-
-
 def estimate_runs(
     runs: Sequence[PlannedRun], folders: Folders, device: Device, progress: Progress
-) -> dict[str, Estimate]:
-    """Map run names to time estimates.
+) -> dict[str, tuple[float, str]]:
+    """Map run names to the expected training time in seconds, 0 if unknown, and the reason why the
+    run cannot be trained, if any.
 
     Runs that differ only in seed or dataset are measured once.
     """
@@ -54,15 +46,15 @@ def estimate_runs(
             videos = read_manifest(folders.features, run.dataset).videos
             seen = max(1, optimizer.epochs * sum(video.split == "train" for video in videos))
         problem = problems.get((run.dataset, kind), "")
-        estimates[run.name] = Estimate(rates.get(kind, 0.0) * seen, problem)
+        estimates[run.name] = (rates.get(kind, 0.0) * seen, problem)
     return estimates
 
 
-def total_time(estimates: Collection[Estimate], workers: int) -> str:
+def total_time(estimates: Collection[tuple[float, str]], workers: int) -> str:
     """Format the total as "; expected time: about 3 min with 2 workers"; return "" if no time is
     known.
     """
-    known = [estimate.seconds for estimate in estimates if estimate.seconds]
+    known = [seconds for seconds, _ in estimates if seconds]
     if not known:
         return ""
     workers = min(workers, len(known))

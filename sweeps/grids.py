@@ -29,8 +29,6 @@ from byov.train.registry import SHORT_OPTIONS, all_settings, option_name, resolv
 
 SWEEP_FOLDER = ".sweep"  # inside the runs folder
 MAX_NAME_LENGTH = 120
-_LONG_NAMES = {short: name for name, short in SHORT_OPTIONS.items()}
-_IN_LABEL = ("recipe", "size", "tcn")  # settings that are part of a run's label
 _first_header = cache(first_header)
 
 
@@ -140,9 +138,10 @@ def _alternatives(settings: Mapping[str, Any]) -> dict[str, list[Any]]:
     For settings that are pairs, a list of two numbers is one value.
     """
     types = {name: field.annotation for name, field in all_settings().items()}
+    long_names = {short: name for name, short in SHORT_OPTIONS.items()}
     alternatives = {}
     for key, value in settings.items():
-        name = _LONG_NAMES.get(key, key.replace("-", "_"))
+        name = long_names.get(key, key.replace("-", "_"))
         is_pair = (
             get_origin(types.get(name)) is tuple
             and isinstance(value, list)
@@ -261,16 +260,16 @@ def _planned(
     for name, value in {"ratio": ratio_key(ratio), **config.flat()}.items():
         title = title.replace(f"{{{name}}}", _value_text(value))
     return PlannedRun(
-        _run_name(grid, block, config, folder, ratio, has_encoder="encoder" in values),
-        dataset,
-        folder.name,
-        float(ratio),
-        config,
-        encoder,
-        scope,
-        grid.evaluation.untrained,
-        title,
-        missing,
+        name=_run_name(grid, block, config, folder, ratio, has_encoder="encoder" in values),
+        dataset=dataset,
+        encoder_folder=folder.name,
+        ratio=float(ratio),
+        config=config,
+        encoder=encoder,
+        scope=scope,
+        untrained=grid.evaluation.untrained,
+        title=title,
+        missing=missing,
     )
 
 
@@ -297,7 +296,10 @@ def _run_name(
     """
     dataset = folder.parent.name
     settings = config.flat()
-    label = {name: settings[name] for name in _IN_LABEL if name in settings}
+    # Settings that are part of the label.
+    label: dict[str, Any] = {
+        name: settings[name] for name in ("recipe", "size", "tcn") if name in settings
+    }
     usual = config.method.defaults(dataset, label) | label | dict(block.unnamed)
     different = [
         _setting_text(name, value, "-")
@@ -310,7 +312,7 @@ def _run_name(
         *([folder.name] if has_encoder else []),
         f"r{ratio_key(ratio)}",
     ]
-    words = [*([grid.name] if grid.name else []), *different]
+    words = [grid.name, *different] if grid.name else different
     tail = [f"s{config.seed}"]
     if len("-".join((*head, *words, *tail))) > MAX_NAME_LENGTH:
         encoded = json.dumps(settings, sort_keys=True).encode()
