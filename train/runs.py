@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -43,11 +44,11 @@ from byov.train.methods.byov import ByovConfig
 from byov.train.registry import check_names, resolve, run_config
 from byov.train.trainer import Trainer, check_installed, open_trackers
 from byov.train.validation import (
-    Validator,
     diagnose,
     explain_diagnostics,
     explain_selection,
     selection_metric,
+    validate,
 )
 
 LOGGER = logging.getLogger(__name__)
@@ -200,8 +201,12 @@ def _open_run(
         name = execution.processes.broadcast(lambda: runs.choose_run(runs_dir, run).name)
         stored = runs.read_run(runs_dir, name)
         config = _recorded_config(stored, requested, may_extend=resume)
-        features = features_folder(execution.features_dir)
-        data = open_training_data(features, stored.dataset, stored.encoder_folder, stored.ratio)
+        data = open_training_data(
+            features_folder(execution.features_dir),
+            stored.dataset,
+            stored.encoder_folder,
+            stored.ratio,
+        )
         device = execution.processes.device(pick_device(execution.device))
     if not resume:
         runs.check_model(stored.folder, stored.training)
@@ -314,7 +319,9 @@ def _train(job: _Job, stored: runs.RunRecord | None = None) -> dict[str, Any]:
         job.config,
         folder=job.folder,
         device=job.device,
-        validate=Validator(job.data.dataset, val, store, job.device) if val else None,
+        validate=partial(validate, dataset=job.data.dataset, videos=val, store=store)
+        if val
+        else None,
         select=selection_metric(job.data, job.config.selection.select),
         checkpoint_every=execution.checkpoint_every,
         processes=processes,
@@ -494,16 +501,13 @@ def training_record(data: TrainingData, config: RunConfig, untrained: Method) ->
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a run, and remove temporary files left by killed processes."""
-    busy = TrainError(
-        f"{folder}: another process is training this run. Wait for it, or stop it first."
-    )
-    with exclusive(folder / runs.LOCK_NAME, busy=busy):
+    busy = f"{folder}: another process is training this run. Wait for it, or stop it first."
+    with exclusive(folder / runs.LOCK_NAME, busy=TrainError(busy)):
         remove_abandoned(folder)
         yield
 
 
 def _write_config(job: _Job) -> None:
-    """Write config.json and the model card."""
-    contents = job.model.describe(job.config, job.record)
-    write_text(job.folder / runs.CONFIG_NAME, seal_json(contents).decode())
+    contents = seal_json(job.model.describe(job.config, job.record))
+    write_text(job.folder / runs.CONFIG_NAME, contents.decode())
     write_text(job.folder / "README.md", str(job.model.generate_model_card()))

@@ -22,7 +22,6 @@ from byov.train.sampling import BatchSource
 LOGGER = logging.getLogger(__name__)
 CROSS_VIEW = ("ego2exo", "exo2ego")
 K = 10  # map@10, as in the paper's main table
-TAU_STRIDE = 5  # every 5th frame, as in AE2's evaluator
 OBJECTIVES = {"self": "Self-view modeling", "cross": "Cross-view modeling"}
 REMEDY = "Train longer, pass --standardize dataset, or try another --lr."
 
@@ -41,63 +40,59 @@ def selection_metric(data: TrainingData, select: str) -> str:
     return possible
 
 
-class Validator:
-    """Validation function that embeds the val videos, whole and as sub-clips, and scores the
-    embeddings.
-    """
+def validate(
+    model: Method, dataset: str, videos: Sequence[CachedVideo], store: FeatureStore
+) -> dict[str, float]:
+    """Embed the val videos, whole and as sub-clips, and score the embeddings.
 
-    def __init__(
-        self, dataset: str, videos: Sequence[CachedVideo], store: FeatureStore, device: torch.device
-    ) -> None:
-        self._store = store
-        self._device = device
-        self._whole = [(video, 0, video.frames) for video in videos]
-        self._trimmed = [
+    Returns a dict mapping metric names to values; metrics that the val split does not support are
+    omitted.
+    """
+    model.eval()
+    whole = _embed(model, store, [(video, 0, video.frames) for video in videos])
+    trimmed = _embed(
+        model,
+        store,
+        [
             (video, *clip)
             for video in videos
             for clip in trimmed_clips(dataset, video.view, video.id, video.frames)
-        ]
+        ],
+    )
+    model.train()
+    standard = cross_view_map(whole)
+    means = {
+        name: fmean(scores.values())
+        for name, scores in (("retrieval", standard), ("trimmed", cross_view_map(trimmed)))
+        if scores
+    }
+    metrics = {f"map@{K}_{direction}": score for direction, score in standard.items()} | means
+    tau = tau_for_selection(whole, stride=5)  # every 5th frame, as in AE2's evaluator
+    if not isinstance(tau, Missing):
+        metrics["tau"] = tau
+    return metrics | ({"both": fmean(means.values())} if means else {})
 
-    def __call__(self, model: Method) -> dict[str, float]:
-        """Return a dict mapping metric names to values; metrics that the val split does not support
-        are omitted.
-        """
-        model.eval()
-        whole = self._embed(model, self._whole)
-        trimmed = self._embed(model, self._trimmed)
-        model.train()
-        standard = cross_view_map(whole)
-        clips = cross_view_map(trimmed)
-        metrics = {f"map@{K}_{direction}": score for direction, score in standard.items()}
-        means = {
-            name: fmean(scores.values())
-            for name, scores in (("retrieval", standard), ("trimmed", clips))
-            if scores
-        }
-        tau = tau_for_selection(whole, stride=TAU_STRIDE)
-        metrics |= means | ({} if isinstance(tau, Missing) else {"tau": tau})
-        return metrics | ({"both": fmean(means.values())} if means else {})
 
-    def _embed(self, model: Method, clips: Sequence[tuple[CachedVideo, int, int]]) -> Frames:
-        """Embed clips, each given as a video with a half-open interval of frames."""
-        embeddings = []
-        labels = []
-        for video, start, stop in clips:
-            features = torch.from_numpy(self._store.read(video)[start:stop]).to(self._device)
-            embedding = model.embed(features).cpu()
-            if not embedding.isfinite().all():
-                raise Diverged(
-                    f"The embeddings of {video.id} are not finite. Start another run with a lower "
-                    "--lr."
-                )
-            embeddings.append(embedding.numpy())
-            labels.append((video.labels or (UNLABELED,) * video.frames)[start:stop])
-        return Frames(
-            np.concatenate(embeddings),
-            np.concatenate(labels),
-            np.array([len(embedding) for embedding in embeddings]),
-            np.array([video.view == "ego" for video, _, _ in clips]),
-        )
+def _embed(
+    model: Method, store: FeatureStore, clips: Sequence[tuple[CachedVideo, int, int]]
+) -> Frames:
+    """Embed clips, each given as a video with a half-open interval of frames."""
+    embeddings = []
+    labels = []
+    for video, start, stop in clips:
+        embedding = model.embed(store.read(video)[start:stop]).cpu()
+        if not embedding.isfinite().all():
+            raise Diverged(
+                f"The embeddings of {video.id} are not finite. Start another run with a lower --lr."
+            )
+        embeddings.append(embedding.numpy())
+        labels.append((video.labels or (UNLABELED,) * video.frames)[start:stop])
+    return Frames(
+        np.concatenate(embeddings),
+        np.concatenate(labels),
+        np.array([len(embedding) for embedding in embeddings]),
+        np.array([video.view == "ego" for video, _, _ in clips]),
+    )
 
 
 def cross_view_map(frames: Frames) -> dict[str, float]:

@@ -7,9 +7,7 @@ from byov.evaluate.frames import Frames
 from byov.evaluate.kendalls_tau import kendalls_tau as evaluators_tau
 from byov.evaluate.retrieval import mean_average_precision
 from byov.train.feature_store import FeatureStore, open_training_data
-from byov.train.validation import Validator
-
-CPU = torch.device("cpu")
+from byov.train.validation import validate
 
 
 def test_the_validator_agrees_with_the_evaluator(training_data, make_method):
@@ -17,7 +15,7 @@ def test_the_validator_agrees_with_the_evaluator(training_data, make_method):
     videos = source.split("val")
     store = FeatureStore(source, (), 0)
     model = make_method(width=16, standardize="video")
-    metrics = Validator("demo", videos, store, CPU)(model)
+    metrics = validate(model, "demo", videos, store)
 
     def scored(clips):
         embeddings = [
@@ -58,16 +56,16 @@ def test_metrics_that_need_missing_views_or_labels_are_omitted(
     model = make_method(width=16)
     source = open_training_data(features_dir, None, None, 0.3)
     store = FeatureStore(source, (), 0)
-    assert set(Validator("demo", source.split("val", "ego"), store, CPU)(model)) == {"tau"}
-    assert Validator("demo", source.split("val", "ego")[:1], store, CPU)(model) == {}
+    assert set(validate(model, "demo", source.split("val", "ego"), store)) == {"tau"}
+    assert validate(model, "demo", source.split("val", "ego")[:1], store) == {}
     unlabeled = open_training_data(
         make_cache({("val", "ego", "x"): 30, ("val", "exo", "y"): 20}, dataset="plain", phases=()),
         "plain",
         None,
         0.3,
     )
-    validate = Validator("plain", unlabeled.videos, FeatureStore(unlabeled, (), 0), CPU)
-    assert set(validate(model)) == {"tau"}
+    store = FeatureStore(unlabeled, (), 0)
+    assert set(validate(model, "plain", unlabeled.videos, store)) == {"tau"}
 
 
 def test_validation_changes_neither_weights_nor_random_state(training_data, make_method):
@@ -75,8 +73,8 @@ def test_validation_changes_neither_weights_nor_random_state(training_data, make
     model = make_method(width=16)
     before = {name: weights.clone() for name, weights in model.state_dict().items()}
     state = torch.get_rng_state()
-    validator = Validator("demo", source.split("val"), FeatureStore(source, (), 0), CPU)
-    assert validator(model) == validator(model)
+    arguments = (model, "demo", source.split("val"), FeatureStore(source, (), 0))
+    assert validate(*arguments) == validate(*arguments)
     assert torch.equal(state, torch.get_rng_state())
     assert all(torch.equal(before[name], weights) for name, weights in model.state_dict().items())
     assert all(weights.grad is None for weights in model.parameters())
