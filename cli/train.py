@@ -46,10 +46,6 @@ PANELS: dict[str, Container[str]] = {
     "Optimizer": train_config.OptimizerConfig.model_fields,
     "Validation": train_config.SelectionConfig.model_fields,
 }
-SEVERAL_METHODS = "Several methods"
-METHOD_HELP = "Training method. " + " ".join(
-    f"{name}: {config_class(name).summary}" for name in METHODS
-)
 
 app = App()
 machine_option = partial(typer.Option, rich_help_panel="Machine")
@@ -75,9 +71,15 @@ def with_settings(function: Callable[..., None]) -> Callable[..., None]:
 
 def _option(name: str, kind: Any, description: str) -> inspect.Parameter:
     option = option_name(name)
-    panel = _panel(name)
+    methods = methods_with(name)
+    panel = next((panel for panel, names in PANELS.items() if name in names), None)
+    prefix = ""
+    if panel is None and len(methods) == 1:
+        panel = f"--method {methods[0]}"
+    elif panel is None and len(methods) < len(METHODS):
+        panel = "Several methods"
+        prefix = f"{', '.join(methods)}: "
     is_pair = get_origin(kind) is tuple
-    prefix = f"{', '.join(methods_with(name))}: " if panel == SEVERAL_METHODS else ""
     info = typer.Option(
         f"--{option}/--no-{option}" if kind is bool else f"--{option}",
         help=prefix + description,
@@ -90,17 +92,6 @@ def _option(name: str, kind: Any, description: str) -> inspect.Parameter:
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
     )
-
-
-def _panel(name: str) -> str | None:
-    """Return the help panel for a setting, which is its group or its method."""
-    for panel, settings in PANELS.items():
-        if name in settings:
-            return panel
-    methods = methods_with(name)
-    if len(methods) == 1:
-        return f"--method {methods[0]}"
-    return None if len(methods) == len(METHODS) else SEVERAL_METHODS
 
 
 def _defaults(name: str) -> str:
@@ -132,7 +123,8 @@ def train(
     method: Annotated[
         str | None,
         typer.Option(
-            help=METHOD_HELP,
+            help="Training method. "
+            + " ".join(f"{name}: {config_class(name).summary}" for name in METHODS),
             show_default=train_config.DEFAULT_METHOD,
             autocompletion=lambda: list(METHODS),
         ),

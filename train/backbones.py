@@ -12,9 +12,7 @@ from byov.train.sampling import Clips
 # as in the published heads of TCC, GTA and CARL
 HIDDEN = 512
 DROPOUT = 0.1
-WIDTH = 256
-HEADS = 8
-BLOCKS = 3  # sizes of CARL's transformer
+WIDTH = 256  # of CARL's transformer
 
 
 class FrameHead(FrameBackbone):
@@ -39,15 +37,14 @@ class FrameHead(FrameBackbone):
         x = self.norm(torch.cat([_with_context(clip.features, clip.context) for clip in clips]))
         x = F.relu(self.fc1(x)) * _dropout_scale(clips, generator)
         x = F.relu(self.fc2(x)) * _dropout_scale(clips, generator)
-        return _split_clips(self.out(x), clips)
+        return list(self.out(x).chunk(len(clips)))
 
     @torch.no_grad()
     def embed(self, features: Tensor) -> Tensor:
-        earlier = (torch.arange(features.shape[0], device=features.device) - self.context).clamp(
-            min=0
-        )
-        x = self.norm(_with_context(features, features[earlier] if self.context else None))
-        embedding: Tensor = self.out(F.relu(self.fc2(F.relu(self.fc1(x)))))
+        index = torch.arange(features.shape[0], device=features.device)
+        context = features[(index - self.context).clamp(min=0)] if self.context else None
+        x = F.relu(self.fc1(self.norm(_with_context(features, context))))
+        embedding: Tensor = self.out(F.relu(self.fc2(x)))
         return embedding
 
 
@@ -70,7 +67,7 @@ class ClipTransformer(FrameBackbone):
         )
         self.positions = Positions(frames, WIDTH, "index")
         self.blocks = nn.ModuleList(
-            Block(WIDTH, HEADS, activation=F.relu, dropout=DROPOUT) for _ in range(BLOCKS)
+            Block(WIDTH, 8, activation=F.relu, dropout=DROPOUT) for _ in range(3)
         )
         self.out = nn.Linear(WIDTH, latent)
 
@@ -87,7 +84,7 @@ class ClipTransformer(FrameBackbone):
             x = self._embed_tokens(features, torch.cat([clip.index for clip in clips]))
             for block in self.blocks:
                 x = block(x, [Group(batch, length, mask=mask)])
-        return _split_clips(self.out(x).view(batch, length, -1), clips)
+        return list(self.out(x).view(batch, length, -1).chunk(len(clips)))
 
     @torch.no_grad()
     def embed(self, features: Tensor) -> Tensor:
@@ -99,8 +96,8 @@ class ClipTransformer(FrameBackbone):
         for block in self.blocks:
             assert isinstance(block, Block)
             x = block.forward_long(x, causal=self.is_causal)
-        latents: Tensor = self.out(x)
         self.train(was_training)
+        latents: Tensor = self.out(x)
         return latents
 
     def _embed_tokens(self, features: Tensor, index: Tensor) -> Tensor:
@@ -108,19 +105,14 @@ class ClipTransformer(FrameBackbone):
 
         BatchNorm statistics include padding, as published.
         """
-        x = self.frame(features.flatten(0, 1)).unflatten(0, features.shape[:2])
+        x: Tensor = self.frame(features.flatten(0, 1)).unflatten(0, features.shape[:2])
         sampled = index.shape[1]
         length = index[:, -1] + 1  # padding repeats the last frame
         if self.is_causal:
-            positions = self.positions(index, length)
+            x = x + self.positions(index, length)
         else:
-            positions = interpolate_table(self.positions.table, length.clamp(max=sampled), sampled)
-        tokens: Tensor = x + positions
-        return tokens.flatten(0, 1)
-
-
-def _split_clips(latents: Tensor, clips: Sequence[Clips]) -> list[Tensor]:
-    return list(torch.split(latents, [len(clip.features) for clip in clips]))
+            x = x + interpolate_table(self.positions.table, length.clamp(max=sampled), sampled)
+        return x.flatten(0, 1)
 
 
 def _with_context(features: Tensor, context: Tensor | None) -> Tensor:

@@ -22,7 +22,6 @@ from byov.records import Record
 from byov.train.methods.base import Method
 
 LOGGER = logging.getLogger(__name__)
-KEPT_CHECKPOINTS = 2  # the newest, and the previous one in case the newest is damaged
 
 
 class TrainingState(Record, frozen=False):
@@ -54,9 +53,9 @@ def save_checkpoint(
             f"optimizer.{key}.{name}": tensor
             for key, tensor in optimizer.state.get(parameter, {}).items()
         }
-    content = file_bytes(tensors, {**metadata, "step": state.step, "state": state.model_dump()})
-    write_bytes(_path(folder, state.step), content)
-    for old in checkpoints(folder)[KEPT_CHECKPOINTS:]:
+    metadata = {**metadata, "step": state.step, "state": state.model_dump()}
+    write_bytes(_path(folder, state.step), file_bytes(tensors, metadata))
+    for old in checkpoints(folder)[2:]:  # the previous one is kept in case the newest is damaged
         old.unlink(missing_ok=True)
 
 
@@ -76,7 +75,23 @@ def load_checkpoint(
             state = TrainingState.model_validate(file.metadata.get("state"))
             if path != _path(folder, state.step):
                 raise TrainError(f"{path} contains a checkpoint of step {state.step}")
-            _restore(load_file(path), model, optimizer)
+            tensors = load_file(path)
+            for name, tensor in model.training_state().items():
+                tensor.copy_(tensors[f"memory.{name}"])
+            model.load_state_dict(
+                {
+                    name.removeprefix("model."): tensor
+                    for name, tensor in tensors.items()
+                    if name.startswith("model.")
+                }
+            )
+            moments: dict[int, dict[str, Tensor]] = {}
+            # The parameters have the same order in the optimizer.
+            for index, (name, _) in enumerate(model.named_parameters()):
+                keys = {key: f"optimizer.{key}.{name}" for key in ("step", "exp_avg", "exp_avg_sq")}
+                if keys["step"] in tensors:  # parameters without gradients have no state
+                    moments[index] = {key: tensors[stored] for key, stored in keys.items()}
+            optimizer.load_state_dict(optimizer.state_dict() | {"state": moments})
             return state
         except (
             CacheError,
@@ -118,20 +133,3 @@ def file_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None
     # Use a single entry: safetensors does not preserve the order of entries, and equal runs must
     # write equal bytes.
     return seal(save(content, metadata={METADATA_KEY: json.dumps({**BLANK_SEAL, **metadata})}))
-
-
-def _restore(tensors: Mapping[str, Tensor], model: Method, optimizer: Optimizer) -> None:
-    for name, tensor in model.training_state().items():
-        tensor.copy_(tensors[f"memory.{name}"])
-    prefix = "model."
-    model.load_state_dict(
-        {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-    )
-    state: dict[int, dict[str, Tensor]] = {}
-    for index, (name, _) in enumerate(model.named_parameters()):  # same order as in the optimizer
-        keys = {key: f"optimizer.{key}.{name}" for key in ("step", "exp_avg", "exp_avg_sq")}
-        if keys["step"] in tensors:  # parameters without gradients have no state
-            state[index] = {key: tensors[stored] for key, stored in keys.items()}
-    optimizer.load_state_dict(
-        {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}
-    )

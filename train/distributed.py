@@ -24,7 +24,6 @@ from byov.errors import Diverged, ProcessLost, TrainError
 # Timeout for hanging processes; dead ones are detected immediately. It must be longer than a
 # validation.
 TIMEOUT = timedelta(minutes=30)
-MAIN_REPORTS_WITHIN_SECONDS = 3
 _REPORTED_KEY = "byov/reported"
 
 
@@ -124,7 +123,7 @@ class Processes:
         if self._store is None:
             return True
         try:
-            deadline = time.monotonic() + (0 if self.is_main else MAIN_REPORTS_WITHIN_SECONDS)
+            deadline = time.monotonic() + (0 if self.is_main else 3)  # the main process goes first
             while time.monotonic() < deadline and not self._store.check([_REPORTED_KEY]):
                 time.sleep(0.05)
             return bool(self._store.add(_REPORTED_KEY, 1) == 1)

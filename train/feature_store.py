@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byov.cache.embeddings import training_digests
-from byov.cache.features import Header, check_same_identity, video_header
+from byov.cache.features import check_same_identity, video_header
 from byov.cache.hdf5 import read_array, read_columns
 from byov.cache.layout import encoder_folders, encoder_slug, ratio_key, video_path
 from byov.cache.manifest import VideoEntry, load_manifest
@@ -72,9 +72,26 @@ def open_training_data(
     (_, first), *_ = cached
     for _, header in cached:
         check_same_identity(header, first)
-    videos = [
-        _cached_video(header, entry, column, len(manifest.phases)) for entry, header in cached
-    ]
+    videos = []
+    for entry, header in cached:
+        if column not in header.columns:
+            raise TrainError(
+                f"{header.path} has no STM ratio {ratio_key(ratio)}, only "
+                f"{', '.join(sorted(header.ratios, key=float))}. Run byov-extract --ratios "
+                f"{ratio_key(ratio)}."
+            )
+        phases = len(manifest.phases)
+        labels = entry.labels if phases else None
+        if labels is not None and (
+            len(labels) != header.frames or not all(UNLABELED <= label < phases for label in labels)
+        ):
+            raise TrainError(
+                f"{entry.id} has {len(labels)} labels from {min(labels, default=0)} to "
+                f"{max(labels, default=0)}, but {header.frames} frames and {phases} phases. Run "
+                "byov-extract again to update the manifest."
+            )
+        known = asdict(entry) | {"frames": header.frames, "labels": labels}
+        videos.append(CachedVideo(**known, path=header.path, sha256=header.columns[column]))
     if missing := len(manifest.videos) - len(videos):
         LOGGER.info(
             f"missing from the cache: {pluralize(missing, 'video')} of {folder.parent.name}; see "
@@ -138,7 +155,7 @@ class FeatureStore:
     def __init__(
         self, data: TrainingData, videos: Iterable[CachedVideo], budget_bytes: int
     ) -> None:
-        self._data = data
+        self._column = data.column
         chosen = tuple(videos)
         self.size_bytes = sum(video.frames for video in chosen) * data.width * 2
         self.preloaded = self.size_bytes <= budget_bytes
@@ -150,35 +167,10 @@ class FeatureStore:
         return self._read(video) if array is None else array
 
     def _read(self, video: CachedVideo) -> NDArray[np.float16]:
-        features: NDArray[np.float16] = read_array(
-            video.path, self._data.column, sha256=video.sha256
-        )
+        features: NDArray[np.float16] = read_array(video.path, self._column, sha256=video.sha256)
         if not np.isfinite(features).all():
             frame = int(np.argmin(np.isfinite(features).all(axis=1)))
             raise TrainError(
-                f"{video.path}: {self._data.column} is not finite at frame {frame}. Extract it "
-                "again."
+                f"{video.path}: {self._column} is not finite at frame {frame}. Extract it again."
             )
         return features
-
-
-def _cached_video(header: Header, entry: VideoEntry, column: str, phases: int) -> CachedVideo:
-    if column not in header.columns:
-        ratio = column.removeprefix("merged/")
-        existing = ", ".join(sorted(header.ratios, key=float))
-        raise TrainError(
-            f"{header.path} has no STM ratio {ratio}, only {existing}. Run byov-extract --ratios "
-            f"{ratio}."
-        )
-    labels = entry.labels if phases else None
-    if labels is not None and (
-        len(labels) != header.frames or not all(UNLABELED <= label < phases for label in labels)
-    ):
-        raise TrainError(
-            f"{entry.id} has {len(labels)} labels from {min(labels, default=0)} to "
-            f"{max(labels, default=0)}, but "
-            f"{header.frames} frames and {phases} phases. Run byov-extract again to update the "
-            "manifest."
-        )
-    known = asdict(entry) | {"frames": header.frames, "labels": labels}
-    return CachedVideo(**known, path=header.path, sha256=header.columns[column])

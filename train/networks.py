@@ -21,7 +21,6 @@ from byov.train.config import Norm, Position, PositionIn
 from byov.train.sampling import Clips
 
 CHUNK_ROWS = 512  # number of frames of a long video processed at a time
-BASE = 10000.0  # wavelength base of sine-cosine positional encodings
 
 Loss = TypeVar("Loss", bound=Callable[..., Any])
 
@@ -141,8 +140,15 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, groups: Sequence[Group]) -> Tensor:
         """Apply the block to packed sequences (rows, D)."""
+        dropout = self.dropout if self.training else 0.0
+        attended = []
         parts = torch.split(self.qkv(self.norm1(x)), [part.rows for part in groups])
-        attended = [self._attend(rows, part) for rows, part in zip(parts, groups, strict=True)]
+        for qkv, part in zip(parts, groups, strict=True):
+            q, k, v = self._split_heads(qkv, batch=part.batch)
+            values = F.scaled_dot_product_attention(
+                q, k, v, part.mask, dropout, is_causal=part.causal
+            )
+            attended.append(values.transpose(1, 2).flatten(-2).flatten(0, 1))
         return self._update(x, torch.cat(attended))
 
     def forward_long(self, x: Tensor, window: int | None = None, *, causal: bool = False) -> Tensor:
@@ -151,10 +157,8 @@ class Block(nn.Module):
         """
         if torch.compiler.is_exporting():  # loops of dynamic length cannot be exported
             index = torch.arange(x.shape[0], device=x.device)
-            exported: Tensor = self(
-                x, local_attention_mask([Group(1, x.shape[0], causal)], index, window)
-            )
-            return exported
+            groups = local_attention_mask([Group(1, x.shape[0], causal)], index, window)
+            return self.forward(x, groups)
         chunks = [slice(first, first + CHUNK_ROWS) for first in range(0, len(x), CHUNK_ROWS)]
         heads = [self._split_heads(self.qkv(self.norm1(x[rows])), batch=1) for rows in chunks]
         q, k, v = (torch.cat(parts, dim=2) for parts in zip(*heads, strict=True))
@@ -174,15 +178,6 @@ class Block(nn.Module):
             )
             out[rows] = self._update(x[rows], attended.transpose(1, 2).flatten(-2)[0])
         return out
-
-    def _attend(self, qkv: Tensor, part: Group) -> Tensor:
-        """Compute attention within each sequence of a group, from (rows, 3 D) to (rows, D)."""
-        q, k, v = self._split_heads(qkv, batch=part.batch)
-        dropout = self.dropout if self.training else 0.0
-        attended = F.scaled_dot_product_attention(
-            q, k, v, part.mask, dropout, is_causal=part.causal
-        )
-        return attended.transpose(1, 2).flatten(-2).flatten(0, 1)
 
     def _split_heads(self, qkv: Tensor, *, batch: int) -> tuple[Tensor, Tensor, Tensor]:
         """Split (rows, 3 D) into queries, keys and values, each (batch, heads, length, D /
@@ -208,10 +203,8 @@ def sincos(positions: Tensor, width: int) -> Tensor:
     second.
     """
     dtype = torch.float32 if positions.device.type == "mps" else torch.float64  # MPS has no float64
-    frequencies = BASE ** (
-        -torch.arange(width // 2, dtype=dtype, device=positions.device) / (width / 2)
-    )
-    angles = positions.to(dtype)[..., None] * frequencies
+    exponents = -torch.arange(width // 2, dtype=dtype, device=positions.device) / (width / 2)
+    angles = positions.to(dtype)[..., None] * 10000.0**exponents
     return torch.cat([angles.sin(), angles.cos()], dim=-1).float()
 
 
@@ -226,13 +219,11 @@ class Positions(nn.Module):
             one. "index": frame index within the clip. "none": zeros.
     """
 
-    table: Tensor
-
     def __init__(self, frames: int, width: int, mode: Position) -> None:
         super().__init__()
         self.width = width
         self.mode = mode
-        self.register_buffer("table", sincos(torch.arange(frames), width), persistent=False)
+        self.table = nn.Buffer(sincos(torch.arange(frames), width), persistent=False)
 
     def forward(self, index: Tensor, length: Tensor) -> Tensor:
         """Encode frame indices (B, T) in clips of lengths (B,) as (B, T, width), or (1, T, width)
@@ -241,13 +232,13 @@ class Positions(nn.Module):
         In the mode "interpolated", padding counts as sampled frames, as in the published code of
         BYOV.
         """
-        sampled = index.shape[-1]
         if self.mode == "index":
             return sincos(index, self.width)
         if self.mode == "normalized":
             return sincos(
                 index / (length - 1).clamp(min=1)[:, None] * (len(self.table) - 1), self.width
             )
+        sampled = index.shape[-1]
         if self.mode == "none":
             return self.table.new_zeros(1, sampled, self.width)
         return F.interpolate(self.table.T[None], size=sampled, mode="linear").transpose(1, 2)
@@ -380,12 +371,10 @@ class Encoder(FrameBackbone):
         """Project frame features (rows, width) to latents (rows, D) and add positional
         encodings.
         """
-        in_features = self.position_in == "features"
-        x: Tensor = (
-            self.project(features + positions)
-            if in_features
-            else self.project(features) + positions
-        )
+        if self.position_in == "features":
+            x: Tensor = self.project(features + positions)
+        else:
+            x = self.project(features) + positions
         return self.norm(x) if self.norm_first else x
 
     def _final_norm(self, x: Tensor) -> Tensor:

@@ -84,13 +84,10 @@ def aligned_progress(
 
 
 def _draw_references(group: Sequence[int], seed: int) -> list[int]:
-    """Return the videos of a group, or MAX_REFERENCES of them."""
     if len(group) <= MAX_REFERENCES:
         return list(group)
-    drawn = torch.randperm(len(group), generator=torch.Generator().manual_seed(seed))[
-        :MAX_REFERENCES
-    ]
-    return sorted(group[i] for i in drawn.tolist())
+    drawn = torch.randperm(len(group), generator=torch.Generator().manual_seed(seed))
+    return sorted(group[i] for i in drawn[:MAX_REFERENCES].tolist())
 
 
 def _refine(

@@ -109,9 +109,7 @@ def check_names(method: str, given: Mapping[str, Any]) -> None:
             "--steps and --epochs both set the length of training; pass only one of them"
         )
     own = config_class(method).settings()
-    for name in given:
-        if name in own:
-            continue
+    for name in [name for name in given if name not in own]:
         owners = methods_with(name)
         if owners:
             raise SettingsError(

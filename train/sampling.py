@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -24,9 +24,6 @@ from byov.records import VIEWS
 from byov.text import pluralize
 from byov.train.config import WHOLE_VIDEO
 from byov.train.feature_store import CachedVideo, FeatureStore
-
-PREFETCH = 4  # number of batches to read ahead
-NO_EPOCH = 2**32 - 1  # seeds the draws of batches that are not part of any epoch
 
 
 @dataclass(frozen=True)
@@ -65,9 +62,8 @@ class Clips:
         processes.
         """
         drawn = torch.rand(self.items, *shape, generator=generator)
-        return drawn[self.first_item : self.first_item + len(self.features)].to(
-            self.features.device
-        )
+        local = slice(self.first_item, self.first_item + len(self.features))
+        return drawn[local].to(self.features.device)
 
     def feature_dropout(self, rate: float, generator: torch.Generator) -> Self:
         """Return a copy with dropout applied to the features and the context."""
@@ -103,9 +99,9 @@ class Draw:
     sampled: int  # number of rows before the padding
 
 
-Picked = TypeVar("Picked")
-Pick = Callable[[np.random.Generator], Picked]  # selects the videos for an item
-VideoPair = tuple[CachedVideo, CachedVideo]
+# Functions that select the videos for an item.
+Pick = Callable[[np.random.Generator], list[CachedVideo]]
+PickPair = Callable[[np.random.Generator], tuple[CachedVideo, CachedVideo]]
 
 
 @dataclass(frozen=True)
@@ -130,7 +126,7 @@ class Sampler:
         return self.draw_item(np.random.default_rng([seed, epoch, item]))
 
 
-def pick_views(videos: Sequence[CachedVideo], reason: str) -> Pick[VideoPair]:
+def pick_views(videos: Sequence[CachedVideo], reason: str) -> PickPair:
     """Return a function that picks an ego and an exo video of the same action.
 
     Videos with action labels are only picked together if they share an action or show the same
@@ -140,29 +136,28 @@ def pick_views(videos: Sequence[CachedVideo], reason: str) -> Pick[VideoPair]:
     for name, view in zip(VIEWS, (ego, exo), strict=True):
         if not view:
             raise TrainError(f"the train split has no {name} video, but {reason}")
-    pairs = [(video, exo if video.actions is None else _same_action(video, exo)) for video in ego]
-    pairs = [(video, partners) for video, partners in pairs if partners]
+    pairs = []
+    for video in ego:
+        partners = [
+            other
+            for other in exo
+            if video.actions is None
+            or not set(video.actions).isdisjoint(other.actions or ())
+            or (video.pair is not None and video.pair == other.pair)
+        ]
+        if partners:
+            pairs.append((video, partners))
     if not pairs:
         raise TrainError(f"no ego and exo videos of the train split share an action, but {reason}")
 
-    def pick(rng: np.random.Generator) -> VideoPair:
+    def pick(rng: np.random.Generator) -> tuple[CachedVideo, CachedVideo]:
         video, partners = pairs[rng.integers(len(pairs))]
         return video, partners[rng.integers(len(partners))]
 
     return pick
 
 
-def _same_action(video: CachedVideo, others: Sequence[CachedVideo]) -> list[CachedVideo]:
-    """Return the videos that share an action with a video, or show the same performance."""
-    return [
-        other
-        for other in others
-        if not set(video.actions or ()).isdisjoint(other.actions or ())
-        or (video.pair is not None and video.pair == other.pair)
-    ]
-
-
-def pick_synchronized(videos: Sequence[CachedVideo], reason: str) -> Pick[VideoPair]:
+def pick_synchronized(videos: Sequence[CachedVideo], reason: str) -> PickPair:
     """Return a function that picks a synchronized ego and exo video;
 
     `reason` is added to the error if none exists.
@@ -178,26 +173,21 @@ def pick_synchronized(videos: Sequence[CachedVideo], reason: str) -> Pick[VideoP
     return lambda rng: pairs[rng.integers(len(pairs))]
 
 
-def pick_one(videos: Sequence[CachedVideo]) -> Pick[CachedVideo]:
+def pick_one(videos: Sequence[CachedVideo]) -> Callable[[np.random.Generator], CachedVideo]:
     """Return a function that picks one video."""
     _require(videos, 1)
     return lambda rng: videos[int(rng.integers(len(videos)))]
 
 
-def pick_any_two(videos: Sequence[CachedVideo]) -> Pick[VideoPair]:
+def pick_any_two(videos: Sequence[CachedVideo]) -> Pick:
     """Return a function that picks two different videos of any view; if there is only one, it is
     picked twice.
     """
     _require(videos, 1)
-
-    def pick(rng: np.random.Generator) -> VideoPair:
-        first, second = rng.choice(len(videos), 2, replace=len(videos) < 2)
-        return videos[first], videos[second]
-
-    return pick
+    return lambda rng: [videos[i] for i in rng.choice(len(videos), 2, replace=len(videos) < 2)]
 
 
-def pick_several(videos: Sequence[CachedVideo], count: int) -> Pick[list[CachedVideo]]:
+def pick_several(videos: Sequence[CachedVideo], count: int) -> Pick:
     """Return a function that picks up to `count` different videos, half from each view unless a
     view has too few.
     """
@@ -237,7 +227,7 @@ def draw_pair(
     crop: tuple[float, float] = WHOLE_VIDEO,
     *,
     skip_first: bool = False,
-) -> Pick[list[Draw]]:
+) -> Callable[[np.random.Generator], list[Draw]]:
     """Return a function that draws one clip each from an ego and an exo video (`pairs` is "views"),
     or from any two videos ("any").
     """
@@ -325,20 +315,18 @@ class BatchSource:
 
     def fixed_batch(self, items: int) -> Batch:
         """Return a batch that is not used in training."""
-        return self._batch(NO_EPOCH, range(items), first_item=0, items=items)
+        # Seeded by a number that is larger than that of any epoch.
+        return self._batch(2**32 - 1, range(items), first_item=0, items=items)
 
-    def _batch(self, epoch: int, numbers: Sequence[int], *, first_item: int, items: int) -> Batch:
+    def _batch(self, epoch: int, numbers: Sequence[int], **position: int) -> Batch:
         draws = [self._sampler.draw(self._seed, epoch, number) for number in numbers]
-        return tuple(
-            self._clips(clip, first_item=first_item, items=items)
-            for clip in zip(*draws, strict=True)
-        )
+        return tuple(self._clips(clip, **position) for clip in zip(*draws, strict=True))
 
     def ahead(self, first_step: int, end_step: int) -> Iterator[Batch]:
         """Yield batches in order while a background thread reads the next ones."""
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches") as reader:
-            steps = iter(range(first_step, end_step))
-            pending = deque(reader.submit(self.batch, step) for step in islice(steps, PREFETCH))
+            steps = iter(range(first_step, end_step))  # of which four are read ahead
+            pending = deque(reader.submit(self.batch, step) for step in islice(steps, 4))
             try:
                 while pending:
                     batch = pending.popleft().result()
@@ -349,24 +337,24 @@ class BatchSource:
                     future.cancel()
 
     def _clips(self, draws: Sequence[Draw], *, first_item: int, items: int) -> Clips:
-        rows = np.stack([draw.rows for draw in draws])
-        sampled = np.array([draw.sampled for draw in draws])
+        index = torch.from_numpy(np.stack([draw.rows for draw in draws]))
+        sampled = torch.tensor([draw.sampled for draw in draws])
         features = []
         context = []
-        for draw in draws:
-            cached = self.store.read(draw.video)[draw.first : draw.end]
-            clip = self._prepare(torch.from_numpy(cached))
-            index = torch.from_numpy(draw.rows)
-            features.append(clip[index])
-            context.append(clip[(index - self._sampler.context).clamp(min=0)])
+        for draw, rows in zip(draws, index, strict=True):
+            clip = self._prepare(
+                torch.from_numpy(self.store.read(draw.video)[draw.first : draw.end])
+            )
+            features.append(clip[rows])
+            context.append(clip[(rows - self._sampler.context).clamp(min=0)])
         return Clips(
             features=torch.stack(features),
-            index=torch.from_numpy(rows),
+            index=index,
             first=torch.tensor([draw.first for draw in draws]),
             length=torch.tensor([draw.end - draw.first for draw in draws]),
             video_length=torch.tensor([draw.video.frames for draw in draws]),
             video=torch.tensor([self._video_index[draw.video.path] for draw in draws]),
-            padding=torch.from_numpy(np.arange(rows.shape[1]) >= sampled[:, None]),
+            padding=torch.arange(index.shape[1]) >= sampled[:, None],
             first_item=first_item,
             items=items,
             context=torch.stack(context) if self._sampler.context else None,

@@ -38,15 +38,10 @@ from byov.train.sampling import Batch, BatchSource
 from byov.train.validation import diagnose
 
 LOGGER = logging.getLogger(__name__)
-OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-}
 READ_LOSSES_EVERY = 10  # in steps; each read waits for the device
 # number of steps to time; minimum remaining time to log
 TIMED_STEPS = 10
 SHORTEST_ESTIMATE_SECONDS = 60.0
-STEP_STREAM = 0x6D61736B  # separates the random numbers in steps from other uses of the seed
 
 Tracker = Callable[[Mapping[str, float], int], None]  # logs the metrics of a step
 
@@ -56,12 +51,12 @@ def learning_rate(config: OptimizerConfig, step: int, steps_per_epoch: int) -> f
     zero.
     """
     warmup = config.warmup * steps_per_epoch
-    total = config.epochs * steps_per_epoch
     if step < warmup:
         return config.lr * (step + 1) / (warmup + 1)
     if config.schedule == "constant":
         return config.lr
-    return config.lr * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1.0, total - warmup)))
+    decay = max(1.0, config.epochs * steps_per_epoch - warmup)
+    return config.lr * 0.5 * (1 + math.cos(math.pi * (step - warmup) / decay))
 
 
 class Trainer:
@@ -91,7 +86,8 @@ class Trainer:
         self.total_steps = config.optimizer.epochs * batches.steps_per_epoch
         self._config = config
         self._model = processes.wrap(self.method)
-        self._optimizer = OPTIMIZERS[config.optimizer.optimizer](
+        optimizers = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+        self._optimizer = optimizers[config.optimizer.optimizer](
             self.method.parameters(),
             lr=config.optimizer.lr,
             weight_decay=config.optimizer.weight_decay,
@@ -113,10 +109,10 @@ class Trainer:
         """Resume from the newest usable checkpoint, or start from the beginning if there is
         none.
         """
-        checkpoints = self._folder / CHECKPOINTS_NAME
-        self.state = (
-            load_checkpoint(checkpoints, self.method, self._optimizer, self._metadata) or self.state
+        stored = load_checkpoint(
+            self._folder / CHECKPOINTS_NAME, self.method, self._optimizer, self._metadata
         )
+        self.state = stored or self.state
         if self.state.best is not None:
             best = self._folder / MODEL_NAME
             if not best.exists():
@@ -140,12 +136,11 @@ class Trainer:
             metrics = self._validate(self.method) if self._validate else {}
             self._write_record({"epoch": 0, "step": 0} | metrics | self._diagnostics())
         first = self.state.step
-        steps_per_epoch = self.batches.steps_per_epoch
         started = 0.0
         with progress.bar("training", unit="step", total=self.total_steps, done=first) as bar:
             for batch in self.batches.ahead(first, self.total_steps):
                 self._train_step(batch)
-                epoch, step_of_epoch = divmod(self.state.step, steps_per_epoch)
+                epoch, step_of_epoch = divmod(self.state.step, self.batches.steps_per_epoch)
                 is_read = step_of_epoch == 0 or self.state.step % READ_LOSSES_EVERY == 0
                 bar.advance(
                     latest=f"epoch={epoch}, loss={self._read_losses():.4f}" if is_read else ""
@@ -178,13 +173,13 @@ class Trainer:
                 self._write_model(MODEL_NAME)
 
     def _train_step(self, batch: Batch) -> None:
-        """Take one optimizer step."""
         config = self._config.optimizer
         step = self.state.step
         items = batch[0].items
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate(config, step, self.batches.steps_per_epoch)
-        seed = np.random.SeedSequence([STEP_STREAM, self._config.seed, step])
+        # The first number separates these random numbers from other uses of the seed.
+        seed = np.random.SeedSequence([0x6D61736B, self._config.seed, step])
         generator = torch.Generator().manual_seed(int(seed.generate_state(1, np.uint64)[0]))
 
         batch = tuple(clips.to(self._device) for clips in batch)
@@ -247,17 +242,21 @@ class Trainer:
                 self._write_model(MODEL_NAME)
         means = {name: total / self.batches.steps_per_epoch for name, total in sums.items()}
         rate = self._optimizer.param_groups[0]["lr"]
-        diagnostics = self._diagnostics() if is_validated else {}
         self._write_record(
-            {"epoch": epoch, "step": self.state.step, "lr": rate} | means | metrics | diagnostics
+            {"epoch": epoch, "step": self.state.step, "lr": rate}
+            | means
+            | metrics
+            | (self._diagnostics() if is_validated else {})
         )
         if is_last or epoch % self._checkpoint_every == 0:
             self._save_checkpoint()
         return metrics.get(self.select)
 
     def _diagnostics(self) -> dict[str, float]:
-        values = diagnose(self.method, self.batches)
-        return {f"{DIAGNOSTICS_PREFIX}{name}": value for name, value in values.items()}
+        return {
+            f"{DIAGNOSTICS_PREFIX}{name}": value
+            for name, value in diagnose(self.method, self.batches).items()
+        }
 
     def _write_record(self, record: dict[str, Any]) -> None:
         """Append a line to metrics.jsonl, without timestamps, so that repeated and resumed runs
@@ -270,8 +269,8 @@ class Trainer:
             tracker(metrics, record["step"])
 
     def _write_metrics(self) -> None:
-        lines = (json.dumps(line) + "\n" for line in self.state.records)
-        write_text(self._folder / METRICS_NAME, "".join(lines))
+        lines = "".join(json.dumps(line) + "\n" for line in self.state.records)
+        write_text(self._folder / METRICS_NAME, lines)
 
     def _write_model(self, name: str) -> None:
         metadata = {**self._metadata, "step": self.state.step}
@@ -282,8 +281,13 @@ class Trainer:
             self._read_losses()
         self._check_weights_finite()
         if self._processes.is_main:
-            checkpoints = self._folder / CHECKPOINTS_NAME
-            save_checkpoint(checkpoints, self.method, self._optimizer, self.state, self._metadata)
+            save_checkpoint(
+                self._folder / CHECKPOINTS_NAME,
+                self.method,
+                self._optimizer,
+                self.state,
+                self._metadata,
+            )
 
     def _check_weights_finite(self) -> None:
         """Raise Diverged if a weight is not finite; the loss, computed before the step, may still
@@ -293,10 +297,9 @@ class Trainer:
             raise self._diverged("The weights are no longer finite", self.state.step)
 
     def _diverged(self, what: str, step: int) -> Diverged:
-        epoch = step // self.batches.steps_per_epoch
         return Diverged(
-            f"{what} at step {step} (epoch {epoch}). Start another run with a lower --lr or "
-            "--clip-grad 1."
+            f"{what} at step {step} (epoch {step // self.batches.steps_per_epoch}). Start another "
+            "run with a lower --lr or --clip-grad 1."
         )
 
 

@@ -27,7 +27,6 @@ from byov.train.methods.base import (
 from byov.train.networks import full_precision
 from byov.train.sampling import Batch, Draw, Sampler, draw_rows, pick_synchronized, same_time_frames
 
-EVERY = 4  # stride of the exo frames in the published code
 SMALL = 1e-5  # added to denominators, as in the published code
 LOSS_DECAY = 0.9  # decay of the running mean of the losses, as in the published code
 
@@ -113,8 +112,8 @@ def draw_triplets(
     A negative is more than the fraction `far` of the video away from the positive, or as far away
     as possible.
     """
-    choices = -(-exo.frames // EVERY)
-    rows = draw_rows(choices, frames, rng) * EVERY
+    choices = -(-exo.frames // 4)
+    rows = 4 * draw_rows(choices, frames, rng)  # stride of the published code
     positives = same_time_frames(rows, exo, ego)
     negatives = []
     for row in positives:
@@ -200,16 +199,13 @@ class RunningMeans(nn.Module):
     The buffers are not part of the state dict, since their size depends on the training videos.
     """
 
-    scores: Tensor  # (3, num_videos) running means c; -inf before the first update
-    losses: Tensor  # (1,) running sum S
-    weights: Tensor  # (1,) running sum W; 0 before the first update
-
     def __init__(self, videos: int, decay: float = 0.95) -> None:  # decay from the published code
         super().__init__()
         self.decay = decay
-        self.register_buffer("scores", torch.full((3, videos), -torch.inf), persistent=False)
-        self.register_buffer("losses", torch.zeros(1), persistent=False)
-        self.register_buffer("weights", torch.zeros(1), persistent=False)
+        # Running means c; -inf before the first update.
+        self.scores = nn.Buffer(torch.full((3, videos), -torch.inf), persistent=False)
+        self.losses = nn.Buffer(torch.zeros(1), persistent=False)  # running sum S
+        self.weights = nn.Buffer(torch.zeros(1), persistent=False)  # running sum W
 
     @torch.no_grad()
     def update_scores(self, scores: Tensor, videos: Tensor) -> Tensor:

@@ -181,5 +181,5 @@ def take_half(subset: Tensor, later: Tensor) -> Tensor:
 
 def _subset(clips: Tensor, padding: Tensor, frames: Tensor) -> tuple[Tensor, Tensor]:
     """Select frames (B, K) and their padding; the first selected frame never counts as padding."""
-    is_first = torch.arange(frames.shape[1], device=frames.device) == 0
-    return take_frames(clips, frames), padding.gather(1, frames) & ~is_first
+    is_later = torch.arange(frames.shape[1], device=frames.device) > 0
+    return take_frames(clips, frames), padding.gather(1, frames) & is_later

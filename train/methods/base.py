@@ -6,7 +6,7 @@ Hub, without pickles.
 
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -113,10 +113,8 @@ class Method(
         self.standardization = standardize
         # Statistics of the training features, set in `start_training`.
         if standardize == "dataset":
-            self.feature_mean: Tensor
-            self.feature_deviation: Tensor
-            self.register_buffer("feature_mean", torch.zeros(width))
-            self.register_buffer("feature_deviation", torch.ones(width))
+            self.feature_mean = nn.Buffer(torch.zeros(width))
+            self.feature_deviation = nn.Buffer(torch.ones(width))
 
     def describe(
         self, config: RunConfig, record: Mapping[str, Any] | None = None
@@ -211,9 +209,16 @@ class Method(
         dataset`.
         """
         if self.standardization == "dataset":
-            mean, deviation = feature_statistics(read(video) for video in videos)
-            self.feature_mean.copy_(mean)
-            self.feature_deviation.copy_(deviation)
+            count = 0
+            sums = np.zeros((2, self.width))
+            for video in videos:
+                features = read(video).astype(np.float64)
+                count += len(features)
+                sums += features.sum(axis=0), np.square(features).sum(axis=0)
+            mean, mean_square = sums / count
+            deviation = np.sqrt(np.maximum(mean_square - np.square(mean), 0)) + SMALLEST_DEVIATION
+            self.feature_mean.copy_(torch.from_numpy(mean))
+            self.feature_deviation.copy_(torch.from_numpy(deviation))
 
     def training_state(self) -> dict[str, Tensor]:
         """Return training-only state, which is saved in checkpoints but not in the model file."""
@@ -323,19 +328,6 @@ def tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
             return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         raise TrainError(f"{path} is not a readable safetensors file: {error}") from error
-
-
-def feature_statistics(videos: Iterable[NDArray[np.floating]]) -> tuple[Tensor, Tensor]:
-    """Return the mean and the standard deviation (width,) over all frames of videos (T, width)."""
-    count = 0
-    sums = np.zeros((2, 1))
-    for video in videos:
-        features = video.astype(np.float64)
-        count += len(features)
-        sums = sums + np.stack([features.sum(axis=0), np.square(features).sum(axis=0)])
-    mean, mean_square = sums / count
-    deviation = np.sqrt(np.maximum(mean_square - np.square(mean), 0)) + SMALLEST_DEVIATION
-    return torch.from_numpy(mean).float(), torch.from_numpy(deviation).float()
 
 
 class BackboneMethodConfig(EncoderConfig, MethodConfig):

@@ -19,7 +19,6 @@ from byov.train.methods.base import BackboneMethod, BackboneMethodConfig, Losses
 from byov.train.networks import at_least_float32, full_precision, initialize
 from byov.train.sampling import Batch, Draw, Sampler, draw_rows, pick_one
 
-OVERLAP = 0.2  # minimum overlap of the two crops as a fraction of a clip, from the published code
 SMALL = 1e-6  # weight of padding, and constant added to probabilities, as in the published code
 
 
@@ -103,7 +102,7 @@ def draw_two_crops(video: CachedVideo, frames: int, rng: np.random.Generator) ->
     length = min(video.frames, frames)
     lengths = [min(video.frames, ceil(length * rng.uniform(1, 1.5))) for _ in range(2)]
     start = int(rng.integers(video.frames - lengths[0] + 1))
-    reach = int((1 - OVERLAP) * length)
+    reach = int((1 - 0.2) * length)  # the crops overlap by 20% of a clip, as in the published code
     low = max(0, start - reach)
     high = min(video.frames - lengths[1], start + reach)
     starts = [start, int(rng.integers(min(low, high), high + 1))]

@@ -23,8 +23,6 @@ from byov.train.networks import at_least_float32, full_precision
 from byov.train.sampling import Batch
 from byov.train.soft_dtw import final_costs, matching_costs, soft_dtw_tables
 
-UNNORMALIZED_SCALE = 0.01  # value in AE2's code
-
 
 class GtaConfig(PairMethodConfig):
     summary = "global temporal alignment with soft dynamic time warping."
@@ -56,7 +54,7 @@ class Gta(PairMethod):
     ) -> None:
         super().__init__(width, **options)
         self.unit_norm = not unnormalized
-        scale = UNNORMALIZED_SCALE if unnormalized else 1.0
+        scale = 0.01 if unnormalized else 1.0  # 0.01 as in AE2's code
         self.losses = partial(gta_losses, gamma=gamma, temperature=temperature, scale=scale)
 
     def forward(self, clips: Batch, generator: torch.Generator) -> Losses:

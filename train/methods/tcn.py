@@ -25,10 +25,6 @@ from byov.train.methods.base import (
 from byov.train.networks import at_least_float32, full_precision
 from byov.train.sampling import Batch, Draw, Sampler, draw_part, draw_rows
 
-# single-view n-pairs: maximum distance of positives in frames, from the TCC authors' code.
-WINDOW = 5
-# multi-view: maximum number of consecutive frames to sample from, as in the TCN authors' code.
-SPAN = 580
 # single-view triplets: maximum distance of positives in frames, from the TCN authors' code.
 POSITIVE_RADIUS = 6
 # single-view triplets: negatives are farther apart than this, as in the TCN authors' code.
@@ -117,7 +113,8 @@ class Tcn(BackboneMethod):
             )
         else:
             pick = sampling.pick_views(videos, "--tcn unpaired needs both views")
-        span = SPAN if self.view == "multi" else LARGEST
+        # As in the TCN authors' code, all frames come from a part of at most 580 frames.
+        span = 580 if self.view == "multi" else LARGEST
         return Sampler(
             videos,
             lambda rng: draw_same_times(*pick(rng), self.frames, span, rng),
@@ -152,9 +149,11 @@ class Tcn(BackboneMethod):
 def draw_earlier(
     video: CachedVideo, frames: int, crop: tuple[float, float], rng: np.random.Generator
 ) -> list[Draw]:
-    """Draw anchors and, for each of them, a positive up to 5 frames earlier in the clip."""
+    """Draw anchors and, for each of them, a positive up to 5 frames earlier in the clip, as in the
+    TCC authors' code.
+    """
     anchors = sampling.draw_clip(video, frames, crop, rng)
-    earlier = anchors.rows - rng.integers(1, WINDOW + 1, len(anchors.rows))
+    earlier = anchors.rows - rng.integers(1, 6, len(anchors.rows))
     return [anchors, replace(anchors, rows=np.maximum(earlier, 0))]
 
 

@@ -42,9 +42,6 @@ from byov.train.networks import at_least_float32, full_precision
 from byov.train.progress import aligned_progress
 from byov.train.sampling import Batch, Draw, Sampler, draw_clip, pick_several
 
-RUNNING_DEVIATION = 0.01  # added to the deviation to avoid division by zero in the first frames
-
-
 ProgressLabels = Literal["aligned", "linear"]
 
 
@@ -240,7 +237,7 @@ def running_standardize(features: Tensor) -> Tensor:
     count = torch.arange(1, x.shape[0] + 1, device=x.device)[:, None]
     mean = x.cumsum(dim=0) / count
     variance = (x.square().cumsum(dim=0) / count - mean.square()).clamp(min=0)
-    return (x - mean) / (variance.sqrt() + RUNNING_DEVIATION)
+    return (x - mean) / (variance.sqrt() + 0.01)  # avoids division by zero in the first frames
 
 
 @full_precision
