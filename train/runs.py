@@ -247,9 +247,11 @@ def _recorded_config(
         "ratio": stored.ratio,
     }
     given = {name: value for name, value in requested.items() if value is not None}
-    settings = {name: value for name, value in given.items() if name not in (*data, "method")}
     if given.get("method", config.method.name) == config.method.name:
-        check_names(config.method.name, settings)
+        check_names(
+            config.method.name,
+            {name: value for name, value in given.items() if name not in (*data, "method")},
+        )
     changes = {"epochs": given.get("epochs", 1), "steps": None}
     longer = checked(OptimizerConfig, **(dict(config.optimizer) | changes))
     if may_extend and longer.epochs > config.optimizer.epochs:

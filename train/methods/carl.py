@@ -84,9 +84,12 @@ class Carl(BackboneMethod):
         latents = torch.cat(self.backbone(dropped, generator))
         projected = self.projection(latents.flatten(0, 1)).unflatten(0, latents.shape[:2])
         z = torch.stack(F.normalize(at_least_float32(projected), dim=-1).chunk(2))  # (2, B, T, D)
-        frames = torch.stack([clip.frame for clip in clips])
-        padding = torch.stack([clip.padding for clip in clips])
-        return {"loss": self.loss(z, frames, padding)}
+        loss = self.loss(
+            z,
+            torch.stack([clip.frame for clip in clips]),
+            torch.stack([clip.padding for clip in clips]),
+        )
+        return {"loss": loss}
 
 
 def build_projection(width: int) -> nn.Module:
