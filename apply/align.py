@@ -63,8 +63,7 @@ def dtw_path(a: Embeddings, b: Embeddings) -> Indices:
     if len(a) * len(b) > MAX_CELLS:
         raise ApplyError(
             f"{len(a)} and {len(b)} frames are too many for dynamic time warping (at most "
-            f"{MAX_CELLS:,} pairs). "
-            "Use --method nearest."
+            f"{MAX_CELLS:,} pairs). Use --method nearest."
         )
     a = a.astype(np.float64)
     b = b.astype(np.float64)

@@ -100,8 +100,8 @@ def load_run_encoder(
     if compute_dtype != dtype:
         LOGGER.warning(
             f"{run.name} was trained on features computed in {compute_dtype}, but --device "
-            f"{loaded.device.type} uses "
-            f"{dtype}; the embeddings differ slightly from those of the run"
+            f"{loaded.device.type} uses {dtype}; the embeddings differ slightly from those of the "
+            "run"
         )
     return loaded
 

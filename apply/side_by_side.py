@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from byov.cache.atomic import creation, replacing
-from byov.data.video import DecodingPolicy, FrameReader
+from byov.data.video import WRITTEN_FORMATS, DecodingPolicy, FrameReader
 from byov.device import usable_cores
 from byov.errors import ApplyError
 
 # Limits of a panel's aspect ratio; frames outside them are padded with black.
 MIN_ASPECT = 0.5
 MAX_ASPECT = 4.0
-CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska"}  # suffix -> FFmpeg format
 TICK = Fraction(1, 90_000)  # seconds; frame durations at common frame rates are multiples of this
 
 
@@ -76,7 +75,7 @@ def write_video(
         mean_fps = Fraction(len(ticks) - 1) / (int(ticks[-1]) * TICK)
         fps = max(mean_fps.limit_denominator(1001), Fraction(1, 1000))
     durations = np.diff(ticks, append=ticks[-1] + round(1 / (fps * TICK)))
-    file_format = CONTAINERS[path.suffix.lower()]
+    file_format = WRITTEN_FORMATS[path.suffix.lower()]
     # Put the index at the start of MP4 files, so that browsers can play the video while it loads.
     options = {} if file_format == "matroska" else {"movflags": "faststart"}
     with replacing(path) as partial:

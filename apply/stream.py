@@ -45,9 +45,8 @@ class Stream:
         if not run.model.is_causal:
             LOGGER.warning(
                 f"{run.name}: {run.record.title or run.record.recipe} was trained on whole videos, "
-                "so it treats "
-                "every frame as the end of the action. For live video, use byov-train --method "
-                "timeline --online."
+                "so it treats every frame as the end of the action. For live video, use byov-train "
+                "--method timeline --online."
             )
         self._run = run
         self._encoder = run.frame_encoder()

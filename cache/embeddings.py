@@ -134,10 +134,8 @@ def check_training_data(run: RunRecord, features_dir: Path, manifest: Manifest) 
     if digests["features_sha256"] != run.features_sha256:
         raise StaleError(
             f"{run.name} was not trained on the train and val features now in {folder} "
-            f"({len(cached)} of "
-            f"{len(videos)} videos); restore them, or train it again: byov-runs settings "
-            f"{run.name} > run.toml, "
-            "byov-train --config run.toml --run NAME"
+            f"({len(cached)} of {len(videos)} videos); restore them, or train it again: byov-runs "
+            f"settings {run.name} > run.toml, byov-train --config run.toml --run NAME"
         )
     changed = digests["labels_sha256"] != run.labels_sha256
     return (

@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 import typer
 
 import byov
-from byov.apply.side_by_side import CONTAINERS
 from byov.cache.runs import choose_run
 from byov.cli import videos as cli_videos
 from byov.cli.app import App
@@ -17,7 +16,7 @@ from byov.cli.options import Config, Json, RunOption, RunsDir, UsageError, Versi
 from byov.cli.signals import interruptible
 from byov.cli.terminal import PROGRESS
 from byov.data.own_videos import format_events, read_events
-from byov.data.video import MAX_PIXELS, DecodingPolicy, open_video
+from byov.data.video import MAX_PIXELS, WRITTEN_FORMATS, DecodingPolicy, open_video
 from byov.text import printable
 
 main = App()
@@ -69,8 +68,8 @@ def align(
     started = time.monotonic()
     table = out.with_suffix(".csv")
     a_events = None if phases is None else read_events(phases, "--phases")
-    if out.suffix.lower() not in CONTAINERS:
-        raise UsageError(f"-o {out}: the name must end in {', '.join(CONTAINERS)}.")
+    if out.suffix.lower() not in WRITTEN_FORMATS:
+        raise UsageError(f"-o {out}: the name must end in {', '.join(WRITTEN_FORMATS)}.")
     if height % 2:
         raise UsageError(f"--height {height}: must be even.")
     for path in (a, b):

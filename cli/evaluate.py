@@ -64,9 +64,8 @@ def evaluate(
     embeddings: Annotated[
         Path | None,
         typer.Option(
-            help="Your own embeddings: an .npz file with embeddings, labels, lengths and "
-            "is_ego, each prefixed with "
-            "train_ and test_, or a file or folder written by byov-embed."
+            help="Your own embeddings: an .npz file with embeddings, labels, lengths and is_ego, "
+            "each prefixed with train_ and test_, or a file or folder written by byov-embed."
         ),
     ] = None,
     dataset: Annotated[
@@ -80,9 +79,8 @@ def evaluate(
     protocol: Annotated[
         ProtocolChoice | None,
         typer.Option(
-            help="Frames to score: whole videos (standard), two sub-clips of each video "
-            "(trimmed), frames embedded "
-            "without later frames (online), standard and trimmed (both), or all.",
+            help="Frames to score: whole videos (standard), two sub-clips of each video (trimmed), "
+            "frames embedded without later frames (online), standard and trimmed (both), or all.",
             show_default="standard; all for --task all",
         ),
     ] = None,

@@ -37,8 +37,7 @@ def open_dataset(name: str, datasets_dir: Path, progress: Progress = NO_PROGRESS
     if name not in READERS:
         raise DatasetError(
             f"unknown dataset {name!r}. Choose from {', '.join(READERS)}, or use your own videos "
-            "with --folder or "
-            "--manifest."
+            "with --folder or --manifest."
         )
     root = datasets_dir / name
     if name == "demo" and not root.exists():
@@ -55,7 +54,7 @@ def open_dataset(name: str, datasets_dir: Path, progress: Progress = NO_PROGRESS
     if not root.is_dir():
         raise DatasetError(
             f"{root.absolute()} is missing or not a folder. Download {name} from "
-            f"{_DOWNLOADS[name]} into this folder, "
-            "or set --datasets-dir. To try byov without a download, use --dataset demo."
+            f"{_DOWNLOADS[name]} into this folder, or set --datasets-dir. To try byov without a "
+            "download, use --dataset demo."
         )
     return READERS[name](name, root)

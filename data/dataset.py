@@ -138,8 +138,8 @@ class Dataset:
             if first is not video:
                 raise DatasetError(
                     f"{self.name}: the id {first.id!r} is not unique (case is ignored): "
-                    f"{first.source}, {video.source}"
-                    ". Rename a file, or add an `id` column with unique ids to the CSV."
+                    f"{first.source}, {video.source}. Rename a file, or add an `id` column with "
+                    "unique ids to the CSV."
                 )
             if not video.path.is_file():
                 raise DatasetError(
@@ -187,8 +187,7 @@ def read_csv(path: Path, required: tuple[str, ...]) -> Iterator[tuple[str, dict[
             if not {*required} <= {*columns} or len({*columns}) < len(columns):
                 raise DatasetError(
                     f"{path}: the first line is {separator.join(columns)[:80]!r}. Expected a CSV "
-                    "file whose first line "
-                    f"has the columns {','.join(required)}, each once."
+                    f"file whose first line has the columns {','.join(required)}, each once."
                 )
             for row in reader:
                 yield f"{path}:{reader.line_num}", row

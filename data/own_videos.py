@@ -109,8 +109,7 @@ def _parse_segment(start: str, end: str, source: str) -> FileSegment:
     if not 0 <= segment.start < segment.end or not whole_frames:
         raise DatasetError(
             f"{source}: start {start!r}, end {end!r}. Expected seconds like 2.5 and 7, or frames "
-            "like 75f and 210f, "
-            "with start before end."
+            "like 75f and 210f, with start before end."
         )
     return segment
 
@@ -185,8 +184,7 @@ def _parse_events(text: str, source: str) -> _Events:
     if not increasing or (any(names) and not named):
         raise DatasetError(
             f"{source}: events {text!r}. Expected increasing seconds like '2.5;7.1' or '2.5 "
-            "pour;7.1 put down', or "
-            "frame indices like '31f;52f'."
+            "pour;7.1 put down', or frame indices like '31f;52f'."
         )
     if any(
         mark == RESUME_MARK and previous != UNLABELED_MARK
@@ -220,8 +218,7 @@ def _phase_names(manifest: Path, rows: Sequence[_Row]) -> tuple[str, ...]:
         if count < events and all(end < math.inf for _, end in row.video.unlabeled):
             raise DatasetError(
                 f"{manifest}: {longest.video.id!r} has {events} events but {row.video.id!r} has "
-                f"{count}. Give every "
-                "labeled video the same events."
+                f"{count}. Give every labeled video the same events."
             )
         if row.event_names != names[: len(row.event_names)]:
             raise DatasetError(

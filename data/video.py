@@ -55,6 +55,8 @@ _FORMATS_WITH_DURATION = {
 }
 # Formats with a keyframe index and exact display times.
 _SEEKABLE_FORMATS = {"mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm"}
+# Formats of the videos that we write: suffix -> FFmpeg format.
+WRITTEN_FORMATS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska"}
 # Start this long before a segment: frames shown before a keyframe may need earlier ones.
 _SEEK_MARGIN_SECONDS = 1.0
 _TOLERANCE_SECONDS = 0.001  # Matroska rounds times to milliseconds
@@ -348,8 +350,7 @@ def open_video(path: Path) -> Iterator[tuple[av.container.InputContainer, av.Vid
             raise VideoError(f"{path}: empty file. Copy it again.") from error
         raise VideoError(
             f"{path}: FFmpeg cannot open this file as a video ({error.strerror}). It may be "
-            "truncated, or a recording "
-            "that was never finalized."
+            "truncated, or a recording that was never finalized."
         ) from error
     with container:
         streams = [

@@ -77,8 +77,7 @@ class FileEmbeddings(EmbeddingReader):
         if len(rows) != len(segment):
             raise EvaluationError(
                 f"{self.name}: {len(rows)} embeddings for {segment.name}, which has {len(segment)} "
-                "frames in "
-                f"{self.manifest.dataset}; embed it again with byov-embed"
+                f"frames in {self.manifest.dataset}; embed it again with byov-embed"
             )
         return rows
 
@@ -297,7 +296,7 @@ def _find_video(
         )
         raise EvaluationError(
             f"{path}: its video matches {others} of {manifest.dataset}. Embed the files that "
-            "byov-extract read, "
-            "each once and with its --view, or omit --dataset to score without labels."
+            "byov-extract read, each once and with its --view, or omit --dataset to score without "
+            "labels."
         )
     return matches[0]

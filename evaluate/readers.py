@@ -142,8 +142,7 @@ class EmbeddingReader(ABC):
             path, name = absent[0]
             raise EvaluationError(
                 f"{path.parents[1]}: no embeddings for {len(absent)} of {len(wanted)} {split} "
-                f"videos (first: {name}); "
-                f"{self.remedy}"
+                f"videos (first: {name}); {self.remedy}"
             )
 
 
@@ -389,8 +388,8 @@ def _labels(wanted: Sequence[Segment], manifest: Manifest) -> NDArray[np.int64] 
         ):
             raise EvaluationError(
                 f"{segment.name}: {len(whole)} labels for {video.frames} frames, from {min(whole)} "
-                f"to {max(whole)} for "
-                f"{len(manifest.phases)} phases; correct the labels and run byov-extract again"
+                f"to {max(whole)} for {len(manifest.phases)} phases; correct the labels and run "
+                "byov-extract again"
             )
         labels.append(np.array(whole, np.int64)[segment.frames])
     joined = np.concatenate(labels)

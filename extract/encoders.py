@@ -308,8 +308,8 @@ def _hub_file(name: EncoderName, file_name: str) -> Path | None:
     except errors.LocalEntryNotFoundError as error:
         raise EncoderError(
             f"{name.source}: {file_name} is not in the local Hugging Face cache and the Hub cannot "
-            "be reached. Go "
-            "online once, use a local folder, or use --encoder imagenet/efficientnet-lite0."
+            "be reached. Go online once, use a local folder, or use --encoder "
+            "imagenet/efficientnet-lite0."
         ) from error
     except errors.EntryNotFoundError:
         return None

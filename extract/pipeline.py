@@ -150,8 +150,7 @@ def _decode(
     if labels not in (None, frames) and options.on_mismatch == "error":
         raise VideoError(
             f"{path}: {pluralize(frames, 'frame')} but {pluralize(labels or 0, 'label')}. "
-            "Re-export the labels or "
-            "use --on-mismatch trim."
+            "Re-export the labels or use --on-mismatch trim."
         )
     provenance = feature_provenance(
         encoder,

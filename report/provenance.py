@@ -53,8 +53,8 @@ def facts(run: RunRecord, split: str, frames: Frames) -> Lines:
         ("Seed", str(run.seed)),
         (
             "Model",
-            f"{millions:.2f} million parameters, {network}, "
-            f"embedding width {frames.embeddings.shape[1]}",
+            f"{millions:.2f} million parameters, {network}, embedding width "
+            f"{frames.embeddings.shape[1]}",
         ),
         ("Split", f"{split}: {videos}, {len(frames.embeddings):,} frames"),
     )

@@ -71,9 +71,8 @@ HEAVY = {"torch", "transformers", "sklearn", "scipy", "matplotlib", "PIL"}
         ("byov.train.runs", {"typer", "rich"}),
         ("byov.apply.run, byov.cli.sweep", HEAVY - {"torch"}),
         (
-            "byov.cli.align, byov.cli.cache, byov.cli.embed, "
-            "byov.cli.evaluate, "
-            "byov.cli.extract, byov.cli.report, byov.cli.runs",
+            "byov.cli.align, byov.cli.cache, byov.cli.embed, byov.cli.evaluate, byov.cli.extract, "
+            "byov.cli.report, byov.cli.runs",
             HEAVY,
         ),
     ],

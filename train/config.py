@@ -62,8 +62,7 @@ Position = Annotated[
     Literal["interpolated", "normalized", "index", "none"],
     Field(
         description="Positional encoding in the encoder: rank among the sampled frames, normalized "
-        "time in the clip, "
-        "frame index in the clip, or none."
+        "time in the clip, frame index in the clip, or none."
     ),
 ]
 PositionIn = Annotated[
@@ -98,8 +97,7 @@ class SamplingConfig(Record):
     standardize: Standardize = Field(  # neither the paper nor the published code standardizes
         "none",
         description="Standardize each feature to zero mean and unit variance: over the clip "
-        "(video), or over all "
-        "training frames (dataset).",
+        "(video), or over all training frames (dataset).",
     )
 
 
@@ -143,8 +141,7 @@ class SelectionConfig(Record):
     select: Literal["retrieval", "trimmed", "both", "tau", "last"] = Field(
         "retrieval",
         description="Model-selection metric on the val split: cross-view map@10 of whole videos, "
-        "of sub-clips, or the "
-        "mean of both; Kendall's tau; or none, to keep the last model.",
+        "of sub-clips, or the mean of both; Kendall's tau; or none, to keep the last model.",
     )
 
 

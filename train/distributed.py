@@ -107,8 +107,7 @@ class Processes:
         if not torch.equal(smallest, largest):
             raise Diverged(
                 f"The weights at step {step} differ between the {self.world_size} processes. All "
-                "processes must read "
-                "the same folders and run on the same kind of machine."
+                "processes must read the same folders and run on the same kind of machine."
             )
 
     def shutdown(self) -> None:

@@ -132,14 +132,12 @@ def explain_diagnostics(values: Mapping[str, float]) -> list[str]:
     trivial = {name: values[f"trivial/{name}"] for name in ("constant", "view", "video")}
     sentences = [
         f"Reconstruction loss on training clips: {losses}. Predicting the mean frame of all clips "
-        "gives "
-        f"{trivial['constant']:.4g}, of the view {trivial['view']:.4g}, of each clip "
+        f"gives {trivial['constant']:.4g}, of the view {trivial['view']:.4g}, of each clip "
         f"{trivial['video']:.4g}."
     ]
     sentences += [
         f"{OBJECTIVES[name]} has learned no more than the mean frame of each clip "
-        f"({values[name]:.4g}, not below "
-        f"{trivial['video']:.4g}). {REMEDY}"
+        f"({values[name]:.4g}, not below {trivial['video']:.4g}). {REMEDY}"
         for name in objectives
         if values[name] >= trivial["video"]
     ]
@@ -176,7 +174,6 @@ def explain_selection(records: Sequence[Mapping[str, float]], select: str) -> li
         return []
     return [
         f"The untrained model scores higher on the val split ({metric} {scores[0]:.4f}) than the "
-        "saved one "
-        f"({trained[saved]:.4f}, epoch {saved}), so do not report this run as a trained model. "
-        f"{REMEDY}"
+        f"saved one ({trained[saved]:.4f}, epoch {saved}), so do not report this run as a trained "
+        f"model. {REMEDY}"
     ]

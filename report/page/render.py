@@ -71,8 +71,7 @@ def render_page(content: Content) -> str:
     )
     policy = (
         f"default-src 'none'; img-src data:; style-src '{_csp_hash(style)}'; script-src "
-        f"'{_csp_hash(script)}'; "
-        "base-uri 'none'; form-action 'none'"
+        f"'{_csp_hash(script)}'; base-uri 'none'; form-action 'none'"
     )
     with paper_style():
         charts = {name: _chart(figure) for name, figure in figures.draw_charts(content)}

@@ -273,7 +273,7 @@ def test_notebook(tmp_path, monkeypatch):
     [
         "byov",
         "byov.folders",
-        *sorted({*byov._MODULES.values()} - {"byov.errors", "byov.extract.results"}),
+        *sorted({*byov._MODULES.values()} - {"byov.errors", "byov.extract.plan"}),
     ],
 )
 def test_doctests(name):

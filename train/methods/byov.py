@@ -56,8 +56,7 @@ class ByovConfig(EncoderConfig, MethodConfig):
     recipe: Literal["paper", "official", "cycle", "bottleneck"] = Field(
         "paper",
         description="Defaults from the paper, from its published code, with a cycle-consistency "
-        "loss, or with a "
-        "cross-view bottleneck.",
+        "loss, or with a cross-view bottleneck.",
     )
     size: Literal["paper", "small"] = Field(
         "paper",
@@ -70,8 +69,7 @@ class ByovConfig(EncoderConfig, MethodConfig):
     causal: Causal = Field(  # paper, sec. 3.3
         "decoder",
         description="Causal attention in self-view modeling: none; in the decoder; or in encoder "
-        "and decoder, so that "
-        "each frame is reconstructed only from earlier ones.",
+        "and decoder, so that each frame is reconstructed only from earlier ones.",
     )
     # defaults of both masking ratios: paper, sec. 4.2
     mask_self: Fraction = Field(0.4, description="Fraction of frames masked in self-view modeling.")
@@ -85,8 +83,7 @@ class ByovConfig(EncoderConfig, MethodConfig):
     cross_loss: CrossLoss = Field(
         "masked",
         description="Cross-view loss: the paper's, or reconstruction of each view from matching "
-        "frames of the other "
-        "view only.",
+        "frames of the other view only.",
     )
     time_prior: Positive = Field(
         0.1,

@@ -43,8 +43,7 @@ class TcnConfig(BackboneMethodConfig):
     tcn: View = Field(
         "single",
         description="Positive for a frame: a slightly earlier frame, the same instant in the other "
-        "view, or the same "
-        "normalized time in any video of the other view.",
+        "view, or the same normalized time in any video of the other view.",
     )
     # n-pairs is used in the TCC authors' code and in the TCN authors' published settings
     tcn_loss: TcnLoss = Field("npairs", description="N-pairs or semi-hard triplet loss.")
