@@ -1,3 +1,1 @@
-"""Feature cache, with one crash-safe HDF5 file per video and a manifest per dataset, and run
-folders.
-"""
+"""Feature cache (one crash-safe HDF5 file per video, one manifest per dataset) and run folders."""

@@ -151,7 +151,7 @@ def exclusive(lock_path: Path, *, busy: Exception | None = None) -> Iterator[Non
 
 
 def is_locked(lock_path: Path) -> bool:
-    """Return whether a process holds the lock of `exclusive(lock_path)`."""
+    """Return whether any process holds the lock at `lock_path` (see `exclusive`)."""
     if not lock_path.exists():
         return False
     try:

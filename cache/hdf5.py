@@ -97,7 +97,7 @@ class RowWriter:
         self._partial.commit()
 
     def close(self) -> None:
-        """Discard the file unless it is finished."""
+        """Close the file, and discard it if it is unfinished."""
         if self._file:
             self._file.close()
         self._partial.discard()

@@ -153,8 +153,8 @@ def _npz_videos(
 def _read_arrays(
     path: Path, expected: Mapping[str, tuple[str, int]], *, strict: bool = True
 ) -> dict[str, NDArray[Any]]:
-    """Read the expected arrays that an .npz file contains; if `strict`, raise EvaluationError if it
-    has others.
+    """Read the known arrays of an .npz file. If `strict`, raise EvaluationError if it contains any
+    others.
     """
     try:
         with zipfile.ZipFile(path) as archive:  # np.load would also accept .npy files

@@ -105,8 +105,8 @@ def file_scope(
 
 
 def available_tasks(manifest: Manifest) -> tuple[str, ...]:
-    """Return the tasks in --task all that a dataset has labels for; only `actions` if it has no
-    other labels.
+    """Return the tasks that `--task all` covers for a dataset, given its labels; only `actions` if
+    it has no other labels.
     """
     only_actions = bool(manifest.actions) and not manifest.phases
     return tuple(

@@ -329,7 +329,7 @@ class Table:
 
     @property
     def column_groups(self) -> list[tuple[str, int]]:
-        """Pairs (group, number of columns), one per run of neighboring columns with the same
+        """Group and number of columns, for each sequence of neighboring columns with the same
         group.
         """
         return [

@@ -48,7 +48,7 @@ def figure_files(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class Unavailable:
-    """Part that cannot be shown, with the reason. Instances are falsy."""
+    """Placeholder for a part of the report that cannot be shown, with the reason. Always falsy."""
 
     reason: str
 

@@ -1,4 +1,4 @@
-"""Figure style: sizes from the CVPR template, colors, fonts, legends and files.
+"""Figure style (sizes from the CVPR template, colors, fonts, legends), and saving of figures.
 
 matplotlib is imported where it is used, because importing it takes a second.
 """

@@ -117,7 +117,7 @@ class Processes:
 
     def reports_error(self) -> bool:
         """Return whether this process should print an error: the main process or, if it has died,
-        the first caller.
+        the first process that calls this.
         """
         if self._store is None:
             return True

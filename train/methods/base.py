@@ -290,7 +290,7 @@ def training_batches(
     config: RunConfig,
     local_items: Callable[[int], range] = range,
 ) -> BatchSource:
-    """Start the training of a model on the given videos, and return its batches."""
+    """Prepare a model for training on the given videos, and return the source of its batches."""
     model.start_training(videos, store.read, config.seed)
     return BatchSource(
         model.sampler(videos),
