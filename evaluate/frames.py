@@ -62,6 +62,7 @@ class Frames:
     actions: NDArray[np.bool_] | None = None  # (V, C) whether each video shows each action
     # (F,) progress of the action at each frame, see evaluate/progress_error.py.
     reference_progress: NDArray[np.float64] | None = None
+    fps: NDArray[np.float64] | None = None  # (V,) frames per second; NaN if unknown
 
     def __post_init__(self) -> None:
         frames = len(self.embeddings)
@@ -155,6 +156,7 @@ class Frames:
             if self.recordings is None
             else np.unique(self.recordings[chosen], return_inverse=True)[1],
             actions=None if self.actions is None else self.actions[chosen],
+            fps=None if self.fps is None else self.fps[chosen],
         )
 
     def merge_recordings(self) -> Self:

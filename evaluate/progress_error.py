@@ -1,11 +1,10 @@
-"""Error of the predicted progress of an ongoing action: reference values, and predictions from the
-nearest training frames.
+"""Error of the progress that is predicted from the nearest training frames, and its reference.
 
 Reference progress runs from 0 at the first frame of a video to 1 at the last. Progress at the start
 of a phase is the mean normalized time at which that phase starts in the training videos, and is
 linearly interpolated in between. Without labels, progress is normalized time.
 
-Shapes: P phases, T frames of a video, F training frames, Q queries, D dimensions.
+Shapes: P phases, T frames of a video, V videos.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byov.evaluate.frames import Frames
+from byov.evaluate.transfer import ReferenceFrames
 
-NEIGHBORS = 10
 PERCENTS = (30, 50, 70, 90)  # points in a video at which the error is also reported
 
 
@@ -29,7 +28,8 @@ def progress_errors(train: Frames, test: Frames) -> dict[str, NDArray[np.float64
         return {}
     if train.reference_progress is None or test.reference_progress is None:
         raise ValueError("these frames have no reference progress")
-    predicted = predict_progress(test.embeddings, train.embeddings, train.reference_progress)
+    reference = ReferenceFrames(train.embeddings, train.reference_progress)
+    predicted = reference.predict_progress(test.embeddings)
     errors = np.abs(predicted - test.reference_progress)
     by_point = {"mean": np.add.reduceat(errors, test.starts) / test.lengths}
     for percent in PERCENTS:
@@ -49,20 +49,27 @@ def phase_starts(labels: Sequence[int]) -> dict[int, int]:
     return {int(phase): int(np.argmax(array >= phase)) for phase in np.unique(array[array >= 0])}
 
 
-def mean_phase_starts(videos: Iterable[Sequence[int]]) -> dict[int, float]:
-    """Map each phase to its mean start as a fraction of the video, made non-decreasing over phases.
+def mean_phase_starts(
+    videos: Iterable[Sequence[int]], progress: Iterable[NDArray[np.float64]] | None = None
+) -> dict[int, float]:
+    """Map each phase to the mean progress at its start, made non-decreasing over phases.
 
-    `videos` contains the (T,) labels of each training video.
+    Args:
+        videos: (T,) labels of each training video.
+        progress: (T,) progress of the frames of each video. Default: normalized time.
 
     >>> mean_phase_starts([[0, 0, 1], [0, 1, 1]])
     {0: 0.0, 1: 0.75}
     """
-    fractions: dict[int, list[float]] = {}
-    for labels in videos:
+    labeled = list(videos)
+    if progress is None:
+        progress = [np.linspace(0, 1, len(labels)) for labels in labeled]
+    at_starts: dict[int, list[float]] = {}
+    for labels, of_frames in zip(labeled, progress, strict=True):
         for phase, start in phase_starts(labels).items():
-            fractions.setdefault(phase, []).append(start / max(1, len(labels) - 1))
-    phases = sorted(fractions)
-    means = np.array([np.mean(fractions[phase]) for phase in phases])
+            at_starts.setdefault(phase, []).append(float(of_frames[start]))
+    phases = sorted(at_starts)
+    means = np.array([np.mean(at_starts[phase]) for phase in phases])
     return dict(zip(phases, np.maximum.accumulate(means).tolist(), strict=True))
 
 
@@ -85,31 +92,3 @@ def reference_progress(
             events[start] = mean_starts[phase]
     times = sorted(events)
     return np.interp(np.arange(frames), times, [events[time] for time in times])
-
-
-def predict_progress(
-    queries: NDArray[np.floating],
-    training: NDArray[np.floating],
-    progress: NDArray[np.float64],
-    neighbors: int = NEIGHBORS,
-) -> NDArray[np.float64]:
-    """Predict the (Q,) progress of queries as the mean over their nearest training frames
-    (Euclidean distance).
-
-    Args:
-        queries: (Q, D) embeddings.
-        training: (F, D) embeddings of whole training videos from both views.
-        progress: (F,) reference progress of the training frames.
-        neighbors: Number of training frames to average over.
-
-    >>> train, labels = np.array([[0.0], [0.5], [1.0]]), np.array([0.0, 0.5, 1.0])
-    >>> predict_progress(np.array([[0.1], [0.9]]), train, labels, 1)
-    array([0., 1.])
-    """
-    from sklearn.neighbors import KNeighborsRegressor  # takes a second to import
-
-    regressor = KNeighborsRegressor(min(neighbors, len(training)), algorithm="brute").fit(
-        training, progress
-    )
-    predicted: NDArray[np.float64] = regressor.predict(queries)
-    return predicted

@@ -117,6 +117,7 @@ class EmbeddingReader(ABC):
             np.array(recordings) if is_trimmed else None,
             None if is_trimmed else _actions(wanted, self.manifest),
             None if means else _reference_progress(wanted, self.manifest),
+            np.array([segment.video.fps or np.nan for segment in wanted]),
         )
 
     def check_files(self, split: str, protocol: Protocol = "standard") -> None:

@@ -1,7 +1,8 @@
 """Rows of scores, and tables that render them as Markdown and LaTeX.
 
 Score names are paths: classification/<setting>, retrieval/map@<K>/<setting>,
-progression/{train,val}, kendalls_tau/<pairs>, few_shot/<fraction>/<setting>, actions/<setting>.
+progression/{train,val}, kendalls_tau/<pairs>, few_shot/<fraction>/<setting>, actions/<setting>,
+event_error/{seconds,percent}/<labeled videos>/<direction>.
 """
 
 import json
@@ -21,6 +22,8 @@ from byov.text import printable
 
 Kind = Literal["random", "frozen", "time", "untrained", "run", "mean", "npz", "published"]
 KIND_ORDER: tuple[Kind, ...] = ("npz", "random", "frozen", "time", "untrained", "run")
+Unit = Literal["percent", "correlation", "seconds", "count"]
+DECIMALS: dict[Unit, int] = {"percent": 2, "correlation": 4, "seconds": 2, "count": 0}
 # Columns that `columns_ahead` counts.
 COUNTED = ("classification/", "retrieval/map@10/", "actions/")
 # Few methods are designed for the online protocol.
@@ -215,21 +218,20 @@ def _is_trained(row: Row) -> bool:
 
 @dataclass(frozen=True)
 class Column:
-    """Table column with percentages (two decimals), correlations (four decimals) or counts."""
+    """Table column with percentages, correlations, seconds or counts."""
 
     score: str  # name of the score in this column
     group: str  # heading shared by neighboring columns
     heading: str
     short: str  # shorter form of `group`, for terminals
     lower_is_better: bool = False
-    is_correlation: bool = False
+    unit: Unit = "percent"
     note: str = ""  # printed below tables with this column
-    is_count: bool = False
 
     def format(self, value: float) -> str:
-        if self.is_count:
-            return f"{value:.0f}"
-        return f"{value:.4f}" if self.is_correlation else f"{100 * value:.2f}"
+        if self.unit == "percent":
+            value *= 100
+        return f"{value:.{DECIMALS[self.unit]}f}"
 
 
 def ahead_columns(rows: Mapping[Protocol, Sequence[Row]]) -> tuple[Column, ...]:
@@ -244,7 +246,7 @@ def ahead_columns(rows: Mapping[Protocol, Sequence[Row]]) -> tuple[Column, ...]:
             heading,
             "ahead of",
             note=AHEAD,
-            is_count=True,
+            unit="count",
         )
         for name, heading in AHEAD_OF.items()
         if total and f"ahead/{name}" in scores

@@ -15,6 +15,7 @@ from byov.cache.manifest import Manifest
 from byov.errors import EvaluationError
 from byov.evaluate.action_probe import action_map
 from byov.evaluate.classification import few_shot_f1, phase_f1, predict_phases, weighted_f1
+from byov.evaluate.event_error import LABELED, event_errors
 from byov.evaluate.frames import SETTINGS, Frames, Missing, Score, view_mask
 from byov.evaluate.kendalls_tau import PAIRS, kendalls_tau, tau_of_each_pair
 from byov.evaluate.progress_error import PERCENTS, progress_errors
@@ -33,18 +34,24 @@ from byov.evaluate.retrieval import (
 from byov.evaluate.table import Column
 from byov.plugins import Registry
 from byov.progress import NO_PROGRESS, Progress, track
-from byov.records import UNLABELED
+from byov.records import UNLABELED, VIEWS
 
 Weights = NDArray[np.float64]  # (N, V) how often each bootstrap sample contains each test video
 # Score name → (N,) values, one per bootstrap sample; NaN if undefined.
 Estimates = dict[str, NDArray[np.float64]]
 SETTING_NAMES = {"regular": "Regular", "ego2exo": "Ego2Exo", "exo2ego": "Exo2Ego"}
+DIRECTIONS = [f"{source}-{target}" for source in VIEWS for target in VIEWS]
 MAIN_K = 10  # K in the paper's Table 1
 TIME_COLUMN = (
     "progression: with AE2's time column, the frame index / 1000 as an additional input to "
     "the regressor"
 )
 FEW_SHOT = "few-shot: mean ± sample standard deviation over disjoint draws of the training videos"
+EVENT_ERROR = (
+    "labels of one training video of the first view are transferred to the test videos of the "
+    "second view, mean over five draws; mean: over the four combinations of views, with labels of "
+    "1, 3, 5 or all training videos of a view, in seconds or in percent of the test video"
+)
 
 
 @dataclass(frozen=True)
@@ -222,7 +229,7 @@ class Progression(Task):
                 "Phase progression",
                 "R²",
                 "progression",
-                is_correlation=True,
+                unit="correlation",
                 note=TIME_COLUMN if options.time_column else "",
             ),
         )
@@ -319,7 +326,7 @@ class KendallsTau(Task):
                 "Kendall's tau",
                 "all pairs" if views == "all" else views,
                 "tau",
-                is_correlation=True,
+                unit="correlation",
             )
             for views in PAIRS
         )
@@ -345,9 +352,9 @@ class KendallsTau(Task):
 class ProgressError(Task):
     name = "progress-error"
     prefix = "progress_error"
-    title = "Online progress error, in percent of the action"
+    title = "Error of the predicted progress, in percent of the action"
     needs_labels = needs_all_frames = needs_training = True
-    protocols = ("online",)
+    protocols = ("online", "standard", "trimmed")
 
     def score(self, train: Frames, test: Frames, options: EvaluationOptions, /) -> dict[str, Score]:
         missing = Score.of(Missing("no phase labels"))
@@ -378,6 +385,72 @@ class ProgressError(Task):
         }
 
 
+class EventError(Task):
+    name = "events"
+    prefix = "event_error"
+    title = "Error of event times transferred from labeled videos of one view"
+    needs_labels = needs_all_frames = needs_training = True
+    protocols = ("standard",)
+
+    def score(self, train: Frames, test: Frames, options: EvaluationOptions, /) -> dict[str, Score]:
+        missing = Score.of(Missing("too few labeled videos, or no known frame rate"))
+        once = np.ones((1, len(test.lengths)))
+        return {column.score: missing for column in self.columns(options)} | {
+            name: Score.of(float(estimates[0]))
+            for name, estimates in self.resample(train, test, once, options).items()
+            if np.isfinite(estimates[0])
+        }
+
+    def columns(self, _options: EvaluationOptions, /) -> tuple[Column, ...]:
+        group = "Event error, one labeled video (s)"
+        columns = [(f"1/{views}", group, views, "1 labeled, s") for views in DIRECTIONS]
+        columns += [
+            (f"{number}/mean", "Mean, by number of labeled videos (s)", number, "mean, s")
+            for number in LABELED
+        ]
+        columns.append(("1/percent", "Mean, one labeled video (%)", "1", "mean, %"))
+        return tuple(
+            Column(
+                f"event_error/{score}",
+                group,
+                heading,
+                short,
+                lower_is_better=True,
+                unit="percent" if score.endswith("percent") else "seconds",
+                note=EVENT_ERROR,
+            )
+            for score, group, heading, short in columns
+        )
+
+    def resample(
+        self, train: Frames, test: Frames, weights: Weights, options: EvaluationOptions, /
+    ) -> Estimates:
+        if train.labels is None or test.labels is None:
+            return {}
+        fps = np.full(len(test.lengths), np.nan) if test.fps is None else test.fps
+        by_direction: Estimates = {}  # keyed by number of labeled videos, direction and unit
+        for (number, source), errors in event_errors(train, test, options.seed).items():
+            for target in VIEWS:
+                has_events = ~np.isnan(errors) & (test.is_ego == (target == "ego"))
+                counted = weights[:, has_events]
+                for unit, values in (("mean", errors / fps), ("percent", errors / test.lengths)):
+                    with np.errstate(invalid="ignore"):
+                        mean = counted @ values[has_events] / counted.sum(axis=1)
+                    by_direction[f"{number}/{source}-{target}/{unit}"] = mean
+        estimates = {
+            f"event_error/1/{views}": by_direction[f"1/{views}/mean"]
+            for views in DIRECTIONS
+            if f"1/{views}/mean" in by_direction
+        }
+        for score in (*(f"{number}/mean" for number in LABELED), "1/percent"):
+            number, unit = score.split("/")
+            names = [f"{number}/{views}/{unit}" for views in DIRECTIONS]
+            if by_direction.keys() >= {*names}:
+                means = [by_direction[name] for name in names]
+                estimates[f"event_error/{score}"] = np.mean(means, axis=0)
+        return estimates
+
+
 def _check(name: str, task: Task) -> None:
     if (
         not isinstance(task, Task)
@@ -396,6 +469,7 @@ _BUILT_IN = (
     ActionRecognition(),
     KendallsTau(),
     ProgressError(),
+    EventError(),
 )
 TASKS = Registry[Task]("byov.tasks", {task.name: task for task in _BUILT_IN}, _check)
 

@@ -47,7 +47,7 @@ def _component_columns(options: EvaluationOptions) -> tuple[Column, ...]:
     return (
         Column(MEAN_F1, "Mean of the settings", "F1", "mean"),
         Column(MEAN_MAP, "Mean of the settings", "map@10", "mean"),
-        *(column for column in main_columns(options) if column.is_correlation),
+        *(column for column in main_columns(options) if column.unit == "correlation"),
     )
 
 

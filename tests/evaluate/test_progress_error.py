@@ -9,11 +9,12 @@ from tests.evaluate.conftest import CLIP_FOLDER
 from byov.cache.features import standardize
 from byov.cache.layout import prefix_lengths
 from byov.evaluate.compare import score
-from byov.evaluate.progress_error import mean_phase_starts, predict_progress, reference_progress
+from byov.evaluate.progress_error import mean_phase_starts, reference_progress
 from byov.evaluate.protocols import segments
 from byov.evaluate.readers import CachedFeatures, RunEmbeddings, TimeOnly
 from byov.evaluate.scope import Scope
 from byov.evaluate.tasks import EvaluationOptions
+from byov.evaluate.transfer import ReferenceFrames
 
 
 def test_prefixes_are_evenly_spaced_and_end_with_the_video():
@@ -49,11 +50,11 @@ def test_prediction_matches_a_search_over_differences():
     distances = np.linalg.norm(queries[:, None] - training, axis=2)
     nearest = np.argsort(distances, axis=1)[:, :10]
     np.testing.assert_allclose(
-        predict_progress(queries, training, progress), progress[nearest].mean(axis=1)
+        ReferenceFrames(training, progress).predict_progress(queries),
+        progress[nearest].mean(axis=1),
     )
-    assert predict_progress(queries[:2], training[:3], progress[:3]) == pytest.approx(
-        [progress[:3].mean()] * 2
-    )
+    few = ReferenceFrames(training[:3], progress[:3])
+    assert few.predict_progress(queries[:2]) == pytest.approx([progress[:3].mean()] * 2)
 
 
 def test_features_need_no_context_unless_they_are_standardized(features_dir, manifest):
@@ -111,7 +112,9 @@ def test_error_of_progress_is_that_of_the_frames_embedded_online(
     train = reader.frames("train")
     test = reader.frames("test", "online")
     errors = np.abs(
-        predict_progress(test.embeddings, train.embeddings, train.reference_progress)
+        ReferenceFrames(train.embeddings, train.reference_progress).predict_progress(
+            test.embeddings
+        )
         - test.reference_progress
     ).reshape(6, 20)
     assert row.value("progress_error/mean") == pytest.approx(errors.mean())

@@ -19,16 +19,20 @@ from byov.evaluate.tasks import (
 
 OPTIONS = EvaluationOptions(ks=(3, 10), fractions=(0.5, 1.0))
 BOOTSTRAP = replace(OPTIONS, bootstrap=200)
-RESAMPLED = ("classification", "retrieval", "progression", "tau", "progress-error")
+RESAMPLED = ("classification", "retrieval", "progression", "tau", "progress-error", "events")
 
 
 @pytest.fixture
 def frames(make_frames):
-    """Training and test frames with actions and progress."""
-    actions = np.arange(8)[:, None] % 2 == 0
-    both = (replace(make_frames(seed), actions=actions) for seed in (1, 2))
+    """Training and test frames with actions, progress and frame rates."""
+    actions = np.arange(12)[:, None] % 2 == 0
+    both = (replace(make_frames(seed, ego=6, exo=6), actions=actions) for seed in (1, 2))
     return tuple(
-        replace(frames, reference_progress=frames.index_in_video / frames.lengths.max())
+        replace(
+            frames,
+            reference_progress=frames.index_in_video / frames.lengths.max(),
+            fps=np.full(len(frames.lengths), 10.0),
+        )
         for frames in both
     )
 
@@ -62,9 +66,7 @@ def test_unknown_tasks_are_rejected():
 
 def test_tables_depend_on_the_tasks():
     tables = table_columns(tuple(TASKS), EvaluationOptions())
-    others = [
-        TASKS[name].title for name in TASKS if name in ("retrieval", "few-shot", "actions", "tau")
-    ]
+    others = [TASKS[name].title for name in TASKS if name not in ("classification", "progression")]
     assert list(tables) == ["Phase tasks", *others]
     assert list(table_columns(tuple(TASKS), EvaluationOptions(), "online")) == [
         "Phase tasks",
@@ -79,7 +81,7 @@ def test_tables_depend_on_the_tasks():
     assert "time column" in column.note
 
 
-@pytest.mark.parametrize("recordings", [None, np.array([0, 0, 1, 1, 2, 2, 3, 3])])
+@pytest.mark.parametrize("recordings", [None, np.arange(12) // 2])
 def test_drawing_each_video_once_gives_the_scores_themselves(frames, recordings):
     train = frames[0]
     test = replace(frames[1], recordings=recordings)
@@ -107,10 +109,10 @@ def test_intervals_contain_the_scores_and_repeat_with_the_seed(frames):
 def test_videos_are_drawn_within_their_view_and_sub_clips_together(frames):
     test = frames[1]
     weights = draw_weights(test, 50, seed=0)
-    assert (weights[:, test.is_ego].sum(axis=1) == 4).all()
-    assert (weights.sum(axis=1) == 8).all()
+    assert (weights[:, test.is_ego].sum(axis=1) == 6).all()
+    assert (weights.sum(axis=1) == 12).all()
     assert weights.std() > 0
-    together = draw_weights(replace(test, recordings=np.arange(8) // 2), 50, seed=0)
+    together = draw_weights(replace(test, recordings=np.arange(12) // 2), 50, seed=0)
     np.testing.assert_array_equal(together[:, ::2], together[:, 1::2])
 
 
