@@ -11,13 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 import byov
-from byov.apply.arrays import VideoArrays, load_features
 from byov.apply.embedder import check_frames
+from byov.apply.references import read_training_frames
 from byov.errors import ApplyError
-from byov.evaluate.progress_error import NEIGHBORS, mean_phase_starts, reference_progress
 from byov.extract.token_merging import TokenMerger
 from byov.records import UNLABELED
-from byov.train.progress import aligned_progress
 
 LOGGER = logging.getLogger(__name__)
 
@@ -50,15 +48,9 @@ class Stream:
             )
         self._run = run
         self._encoder = run.frame_encoder()
-        videos = run.embeddings("train")
-        self._training = np.concatenate(list(videos.values()))
-        self._square_norms = np.square(self._training).sum(axis=1)
-        self._progress = training_progress(run, videos)
-        self._labels = np.concatenate(
-            [video.labels or (UNLABELED,) * (video.frames or 0) for video in videos.videos.values()]
-        )
-        self._phases = videos.phases
-        self.window = window or max(video.frames or 0 for video in videos.videos.values())
+        self._training = read_training_frames(run)
+        entries = self._training.videos.videos.values()
+        self.window = window or max(video.frames or 0 for video in entries)
         self.reset()
 
     def reset(self) -> None:
@@ -93,34 +85,9 @@ class Stream:
             -self.window :
         ]
         embedding = self._run.embed(self._features)[-1]
-        # Squared distances, up to a constant.
-        distances = self._square_norms - 2 * self._training @ embedding
-        nearest = np.argsort(distances, kind="stable")[:NEIGHBORS]
-        labels = self._labels[nearest]
+        frames = self._training.frames
+        nearest = frames.nearest(embedding[None])[1][0]
+        labels = self._training.labels[nearest]
         counts = np.bincount(labels[labels != UNLABELED])
-        phase = self._phases[int(counts.argmax())] if len(counts) else None
-        return StreamedFrame(embedding, float(self._progress[nearest].mean()), phase)
-
-
-def training_progress(run: "byov.Run", videos: VideoArrays) -> NDArray[np.float64]:
-    """Return the progress of all training frames, based on their labels or, without labels, on
-    aligning the videos.
-    """
-    entries = videos.videos
-    labels = [video.labels for video in entries.values() if video.labels is not None]
-    if labels:
-        starts = mean_phase_starts(labels)
-        return np.concatenate(
-            [reference_progress(v.frames or 0, v.labels, starts) for v in entries.values()]
-        )
-    features = load_features(
-        run.dataset,
-        split="train",
-        encoder=run.record.encoder,
-        ratio=run.record.ratio,
-        features_dir=run.features_dir,
-    )
-    views = [video.view for video in features.videos.values()]
-    aligned = aligned_progress(list(features), views, features.__getitem__)
-    progress = dict(zip(features, aligned, strict=True))
-    return np.concatenate([progress[name].double().numpy() for name in entries])
+        phase = self._training.videos.phases[int(counts.argmax())] if len(counts) else None
+        return StreamedFrame(embedding, float(frames.progress[nearest].mean()), phase)
