@@ -6,11 +6,12 @@ Shapes: Q queries, F reference frames, K neighbors, T frames of a video, P phase
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
+
+from byov.evaluate.neighbors import Points
 
 NEIGHBORS = 10
 # Width of the kernel for phases, as a fraction of the variance of the embeddings. Chosen on the
@@ -44,24 +45,16 @@ class ReferenceFrames:
 
         K is smaller if there are fewer frames.
         """
-        distances, indices = self._search.kneighbors(queries)
-        return distances, indices
+        return self._points.nearest_to(queries, min(self.neighbors, len(self.embeddings)))
 
     def predict_progress(self, queries: NDArray[np.floating]) -> NDArray[np.float64]:
         """Predict the progress (Q,) of queries as the mean over their nearest frames."""
         _, indices = self.nearest(queries)
         return np.asarray(self.progress[indices].mean(axis=1))
 
-    def without(self, frames: NDArray[np.bool_]) -> Self:
-        """Return the frames that are not in an (F,) mask."""
-        return type(self)(self.embeddings[~frames], self.progress[~frames], self.neighbors)
-
     @cached_property
-    def _search(self) -> Any:
-        from sklearn.neighbors import NearestNeighbors  # takes a second to import
-
-        count = min(self.neighbors, len(self.embeddings))
-        return NearestNeighbors(n_neighbors=count, algorithm="brute").fit(self.embeddings)
+    def _points(self) -> Points:
+        return Points(self.embeddings)
 
 
 def phase_log_likelihoods(

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import cdist
 
 from byov.evaluate import neighbors
 from byov.evaluate.frames import SETTINGS, Missing
@@ -66,6 +67,18 @@ def test_nearest_points_match_a_search_over_differences(kind):
     for count in (1, 15):
         expected = nearest_by_differences(values, rows, excluded, first, count)
         np.testing.assert_array_equal(points.nearest(rows, distances, first, count), expected, kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_points_nearest_to_other_queries_match_a_search_over_differences(kind):
+    values = embeddings(kind)
+    points = Points(values[:300])
+    queries = 3 * values[300:] + np.float32(1)
+    distances, nearest = points.nearest_to(queries, 10)
+    expected = cdist(queries.astype(np.float64), values[:300].astype(np.float64))
+    np.testing.assert_array_equal(nearest, np.argsort(expected, axis=1, kind="stable")[:, :10])
+    np.testing.assert_allclose(distances, np.sort(expected, axis=1)[:, :10])
+    assert points.nearest_to(queries[:0], 10)[1].shape == (0, 10)
 
 
 def test_nearest_of_many_close_points_is_exact():

@@ -8,7 +8,7 @@ import pytest
 
 from byov.evaluate.event_error import event_errors
 from byov.evaluate.tasks import EvaluationOptions, find_tasks, score_frames
-from byov.evaluate.transfer import ReferenceFrames, find_events, phase_log_likelihoods
+from byov.evaluate.transfer import find_events, phase_log_likelihoods
 
 
 @pytest.mark.parametrize(("frames", "phases"), [(1, 1), (1, 3), (6, 2), (7, 4)])
@@ -43,13 +43,6 @@ def test_likelihoods_match_their_definition_at_any_scale():
         atol=1e-6,
     )
     assert np.isfinite(phase_log_likelihoods(queries, labeled, phases, 4, 0.0)).all()
-
-
-def test_reference_frames_can_be_left_out():
-    frames = ReferenceFrames(np.array([[0.0], [1.0], [2.0]]), np.array([0.0, 0.5, 1.0]), 1)
-    assert frames.predict_progress(np.array([[0.1]])) == [0]
-    rest = frames.without(np.array([True, False, False]))
-    assert rest.predict_progress(np.array([[0.1]])) == [0.5]
 
 
 def test_one_label_finds_all_events_if_frames_of_a_phase_are_alike(make_frames):
