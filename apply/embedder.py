@@ -17,7 +17,13 @@ from byov.cache.embeddings import EmbeddingProvenance, write_embedding
 from byov.cache.runs import RunRecord
 from byov.device import Device
 from byov.errors import ApplyError
-from byov.extract.encoder_names import IMAGENET_PREFIX, RANDOM_PREFIX, Resize, parse_encoder
+from byov.extract.encoder_names import (
+    IMAGENET_PREFIX,
+    RANDOM_PREFIX,
+    EncoderName,
+    Resize,
+    parse_encoder,
+)
 from byov.extract.plan import ExtractionOptions
 from byov.extract.token_merging import TokenMerger
 from byov.progress import NO_PROGRESS, Progress
@@ -54,6 +60,55 @@ class EmbeddedVideo:
             np.savez(file, embedding=self.embedding, pts_seconds=self.pts_seconds, **arrays)
 
 
+def run_encoder_name(run: RunRecord, encoder: str | None = None) -> EncoderName:
+    """Return the encoder of a run, by default from its original source.
+
+    Args:
+        run: Record of the run.
+        encoder: Local folder or id to load the encoder from.
+    """
+    from_folder = run.encoder_revision.startswith("folder ")
+    if encoder is not None:
+        name = parse_encoder(encoder)
+        if name.id != run.encoder and not (from_folder or name.is_folder):
+            raise ApplyError(
+                f"{run.name} was trained on {run.encoder}, not on {name.id}. Omit --encoder."
+            )
+        return name
+    if from_folder:
+        raise ApplyError(
+            f"{run.name} was trained on the encoder {run.encoder!r} from a local folder. Pass it "
+            "with --encoder FOLDER."
+        )
+    on_hub = not run.encoder.startswith((RANDOM_PREFIX, IMAGENET_PREFIX))
+    return parse_encoder(run.encoder, (run.encoder_revision or None) if on_hub else None)
+
+
+def run_resize(run: RunRecord) -> Resize:
+    """Return how the frames of a run were resized."""
+    return cast(Resize, run.preprocessing.partition(" ")[0])
+
+
+def check_run_encoder(run: RunRecord, source: str, sha256: str, preprocessing: str) -> None:
+    """Raise ApplyError if the weights or the preprocessing of an encoder, loaded from `source`, are
+    not those of the run.
+    """
+    for what, recorded, actual in (
+        ("weights", run.encoder_sha256, sha256),
+        ("preprocessing", run.preprocessing, preprocessing),
+    ):
+        if recorded != actual:
+            advice = (
+                "Pass the original folder with"
+                if run.encoder_revision.startswith("folder ")
+                else "Omit"
+            )
+            raise ApplyError(
+                f"{run.name} was trained on {run.encoder} with {what} {recorded!r}, but {source} "
+                f"has {actual!r}. {advice} --encoder."
+            )
+
+
 def load_run_encoder(
     run: RunRecord,
     encoder: str | None = None,
@@ -63,37 +118,9 @@ def load_run_encoder(
     """Load the encoder of a run, by default from its original source; raise ApplyError if it has
     changed.
     """
-    from_folder = run.encoder_revision.startswith("folder ")
-    if encoder is not None:
-        name = parse_encoder(encoder)
-        if name.id != run.encoder and not (from_folder or name.is_folder):
-            raise ApplyError(
-                f"{run.name} was trained on {run.encoder}, not on {name.id}. Omit --encoder."
-            )
-    elif from_folder:
-        raise ApplyError(
-            f"{run.name} was trained on the encoder {run.encoder!r} from a local folder. Pass it "
-            "with --encoder FOLDER."
-        )
-    else:
-        on_hub = not run.encoder.startswith((RANDOM_PREFIX, IMAGENET_PREFIX))
-        name = parse_encoder(run.encoder, (run.encoder_revision or None) if on_hub else None)
-    loaded = byov.load_encoder(
-        name,
-        resize=cast(Resize, run.preprocessing.partition(" ")[0]),
-        device=device,
-        progress=progress,
-    )
-    for what, recorded, actual in (
-        ("weights", run.encoder_sha256, loaded.sha256),
-        ("preprocessing", run.preprocessing, loaded.preprocessing.describe()),
-    ):
-        if recorded != actual:
-            raise ApplyError(
-                f"{run.name} was trained on {run.encoder} with {what} {recorded!r}, but "
-                f"{name.source} has {actual!r}. "
-                f"{'Pass the original folder with' if from_folder else 'Omit'} --encoder."
-            )
+    name = run_encoder_name(run, encoder)
+    loaded = byov.load_encoder(name, resize=run_resize(run), device=device, progress=progress)
+    check_run_encoder(run, name.source, loaded.sha256, loaded.preprocessing.describe())
     dtype = str(loaded.dtype).removeprefix("torch.")
     compute_dtype = run.training.get("compute_dtype")
     # For example, if the run was trained on a GPU and is used on a robot.

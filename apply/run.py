@@ -1,21 +1,24 @@
 """Runs: training, loading, applying and evaluating them."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from byov.apply.annotated_videos import AnnotatedVideo, AnnotatedVideos, list_videos
 from byov.apply.arrays import VideoArrays
 from byov.apply.embedder import EmbeddedVideo, check_frames, frame_features, load_run_encoder
 from byov.apply.stream import Stream
 from byov.cache.digests import array_sha256, file_sha256
 from byov.cache.embeddings import EmbeddingProvenance
 from byov.cache.runs import RunRecord, check_model, choose_run, read_run
+from byov.data.own_videos import read_labels
 from byov.data.video import (
     BLOCK_FRAMES,
     MAX_PIXELS,
@@ -52,6 +55,8 @@ class Run:
         folder: Folder with the files of the run.
         dataset: Dataset that the run was trained on.
         features_dir: Folder of the feature cache.
+        device: Device for the model and the encoder, such as "auto".
+        encoder: Local folder of the encoder, or None for its original source.
     """
 
     def __init__(
@@ -67,8 +72,8 @@ class Run:
         self.folder = record.folder
         self.dataset = record.dataset
         self.features_dir = features_dir
-        self._device = device
-        self._encoder = encoder
+        self.device = device
+        self.encoder = encoder
         self._frame_encoder: FrameEncoder | None = None
 
     def __repr__(self) -> str:
@@ -77,7 +82,7 @@ class Run:
     @cached_property
     def model(self) -> Method:
         """Saved model, a `torch.nn.Module`."""
-        return Method.from_pretrained(self.folder, map_location=str(pick_device(self._device)))
+        return Method.from_pretrained(self.folder, map_location=str(pick_device(self.device)))
 
     def embed(
         self, video: str | os.PathLike[str] | NDArray[Any] | Tensor, **options: Any
@@ -180,6 +185,52 @@ class Run:
         )
         return EmbeddedVideo(path, self._embed(features), np.concatenate(pts_seconds), source)
 
+    def annotate(
+        self,
+        videos: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        labels: str | os.PathLike[str] | None = None,
+        *,
+        cache_dir: str | os.PathLike[str] | None = None,
+        repeat: bool = False,
+        progress: Progress = NO_PROGRESS,
+        stop: Stop = never,
+    ) -> list[AnnotatedVideo]:
+        """Annotate videos with progress, phases and events; phases come from labeled videos.
+
+        Args:
+            videos: Video files or folders of videos.
+            labels: CSV with the columns path and events. Default: the labels of the training
+                videos, if there are any.
+            cache_dir: Folder to keep the features of the videos in.
+            repeat: Find all occurrences of the action in long recordings.
+            progress: Receives progress updates.
+            stop: Called between batches; if it returns True, Interrupted is raised.
+
+        Raises:
+            ApplyError: A video cannot be read.
+
+        >>> (video,) = load_run("demo-byov").annotate("datasets/demo/test/ego/test_ego_00.mp4")
+        >>> (annotation,) = video.annotations  # the video shows the action once
+        >>> len(annotation.progress) == len(annotation.phases) == len(video.seconds)
+        True
+        """
+        paths = [videos] if isinstance(videos, (str, os.PathLike)) else videos
+        listed = list_videos([Path(path) for path in paths])
+        given = None if labels is None else read_labels(Path(labels), Path(labels).parent)
+        with TemporaryDirectory() as temporary:
+            annotated = AnnotatedVideos(
+                self,
+                listed,
+                Path(cache_dir or temporary),
+                labels=given,
+                repeat=repeat,
+                progress=progress,
+                stop=stop,
+            )
+            for reason in annotated.failures.values():
+                raise ApplyError(reason)
+            return list(annotated)
+
     def stream(self, window: int | None = None) -> Stream:
         """Open a stream for live video; its `push` method returns the embedding, progress and phase
         of a frame.
@@ -201,9 +252,7 @@ class Run:
         call.
         """
         if self._frame_encoder is None:
-            self._frame_encoder = load_run_encoder(
-                self.record, self._encoder, self._device, progress
-            )
+            self._frame_encoder = load_run_encoder(self.record, self.encoder, self.device, progress)
         return self._frame_encoder
 
     def _embed(self, features: NDArray[Any] | Tensor) -> NDArray[np.float32]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from byov.cache.atomic import creation, replacing
+from byov.data.dataset import WHOLE_FILE, FileSegment
 from byov.data.video import WRITTEN_FORMATS, DecodingPolicy, FrameReader
 from byov.device import usable_cores
 from byov.errors import ApplyError
@@ -22,14 +23,18 @@ TICK = Fraction(1, 90_000)  # seconds; frame durations at common frame rates are
 
 
 def read_panels(
-    path: Path, frames: int, height: int, policy: DecodingPolicy
+    path: Path,
+    frames: int | None,
+    height: int,
+    policy: DecodingPolicy,
+    segment: FileSegment = WHOLE_FILE,
 ) -> Iterator[Image.Image]:
-    """Decode a video of exactly `frames` frames and fit them into panels with the first frame's
-    aspect ratio.
+    """Decode a video, of exactly `frames` frames if given, and fit them into panels with the first
+    frame's aspect ratio.
     """
     count = 0
     size = None
-    reader = FrameReader(path, threads=usable_cores(), policy=policy)
+    reader = FrameReader(path, segment=segment, threads=usable_cores(), policy=policy)
     for pixels, _ in reader.images():
         image = Image.fromarray(pixels)
         if reader.pixel_aspect != 1:
@@ -39,7 +44,7 @@ def read_panels(
             size = 2 * round(height * aspect / 2), height
         count += 1
         yield ImageOps.pad(image, size)
-    if count != frames:
+    if frames not in (None, count):
         raise ApplyError(f"{path} has changed: it had {frames} frames and now has {count}.")
 
 

@@ -16,8 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from byov.apply.align import AlignedVideos, align_videos
+    from byov.apply.annotate import Annotation, Annotator
+    from byov.apply.annotated_videos import AnnotatedVideo, AnnotatedVideos, list_videos
+    from byov.apply.annotation_files import write_annotations
     from byov.apply.arrays import VideoArrays, load_features
     from byov.apply.export import export_run
+    from byov.apply.moments import find_moment, write_moments
     from byov.apply.run import Run, load_run, train_run
     from byov.errors import ByovError, Interrupted
     from byov.evaluate.tasks import EvaluationOptions
@@ -30,6 +34,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AlignedVideos",
+    "AnnotatedVideo",
+    "AnnotatedVideos",
+    "Annotation",
+    "Annotator",
     "ByovError",
     "EvaluationOptions",
     "ExtractedFeatures",
@@ -41,10 +49,14 @@ __all__ = [
     "export_run",
     "extract_features",
     "extract_plan",
+    "find_moment",
+    "list_videos",
     "load_encoder",
     "load_features",
     "load_run",
     "train_run",
+    "write_annotations",
+    "write_moments",
     "write_report",
 ]
 
@@ -54,8 +66,12 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 # These names are imported on first use, because importing torch, h5py and NumPy takes seconds.
 _NAMES = {
     "byov.apply.align": ("AlignedVideos", "align_videos"),
+    "byov.apply.annotate": ("Annotation", "Annotator"),
+    "byov.apply.annotated_videos": ("AnnotatedVideo", "AnnotatedVideos", "list_videos"),
+    "byov.apply.annotation_files": ("write_annotations",),
     "byov.apply.arrays": ("VideoArrays", "load_features"),
     "byov.apply.export": ("export_run",),
+    "byov.apply.moments": ("find_moment", "write_moments"),
     "byov.apply.run": ("Run", "load_run", "train_run"),
     "byov.errors": ("ByovError", "Interrupted"),
     "byov.evaluate.tasks": ("EvaluationOptions",),

@@ -29,6 +29,13 @@ _SAFE_NAME = re.compile(r"[^\W_][\w .,+=()\[\]#&@'-]*")
 # No shell metacharacters, since names are typed in commands.
 _RUN_NAME = re.compile(r"[^\W_][\w.,+=@-]*")
 _LONGEST_NAME_BYTES = 200  # file systems allow 255, but temporary names are longer than final ones
+# Files that byov-annotate writes into its output folder.
+EVENTS_NAME = "annotations.csv"
+FRAMES_NAME = "frames.csv"
+SUMMARY_NAME = "annotations.json"
+CAPTIONS_NAME = "captions"
+MOMENTS_NAME = "moments.csv"
+SHEET_NAME = "moments.jpg"
 
 
 def check_name(name: str, what: str) -> str:

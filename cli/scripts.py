@@ -22,6 +22,7 @@ def _run(module: str) -> None:
 
 
 align = partial(_run, "align")
+annotate = partial(_run, "annotate")
 cache = partial(_run, "cache")
 embed = partial(_run, "embed")
 evaluate = partial(_run, "evaluate")

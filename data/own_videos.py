@@ -56,6 +56,29 @@ def read_own_videos(name: str, manifest: Path, *, folder: Path | None = None) ->
     return dataset
 
 
+def read_labels(path: Path, folder: Path) -> Dataset:
+    """Read a CSV with the columns path and events, and optionally those of `read_own_videos`.
+
+    Paths are relative to the folder of the CSV or, if there is no such file, to `folder`. Rows
+    without events are ignored.
+    """
+    rows = []
+    for source, fields in read_csv(path, ("path", "events")):
+        root = path.parent if (path.parent / fields["path"]).is_file() else folder
+        defaults = {"view": fields.get("view") or "ego", "split": fields.get("split") or "train"}
+        row = _read_row(root, fields | defaults, source)
+        if row.video.events:
+            rows.append(row)
+    if not rows:
+        raise DatasetError(f"{path}: no row has events. Add a cell like '2.5 pour;7.1 put down'.")
+    ids = unique_ids([row.path for row in rows])
+    rows = [
+        row._replace(video=replace(row.video, id=name)) for row, name in zip(rows, ids, strict=True)
+    ]
+    videos = tuple(row.video for row in rows)
+    return Dataset("labels", folder, videos, phase_names=_phase_names(path, rows))
+
+
 def _read_row(root: Path, fields: dict[str, str], source: str) -> _Row:
     unknown = fields.keys() - {*REQUIRED, *OPTIONAL}
     if None in unknown:

@@ -108,9 +108,14 @@ def _required_split(folder: Path, path: Path, split: Split | None) -> Split:
     return split
 
 
+def view_in_path(path: Path) -> View | None:
+    """Return the view whose name is a word in the path; None if there is none."""
+    return _nearest_word(reversed(path.parts), _VIEW_WORDS)
+
+
 def _view_of(path: Path, patterns: Mapping[View, str] | None) -> View | None:
     if patterns is None:
-        return _nearest_word(reversed(path.parts), _VIEW_WORDS)
+        return view_in_path(path)
     matching = [
         view
         for view, pattern in patterns.items()

@@ -9,7 +9,6 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial.distance import cdist
 
 from byov.evaluate.neighbors import Points
 
@@ -18,6 +17,8 @@ NEIGHBORS = 10
 # demo set, where 0.02 to 0.1 give about the same event times.
 BANDWIDTH = 0.05
 SMALLEST_LIKELIHOOD = 1e-9  # keeps one unusual frame from ruling out a segmentation
+# Number of neighboring frames that count as one observation in posteriors, because they are alike.
+FRAMES_PER_OBSERVATION = 15
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,13 +80,24 @@ def phase_log_likelihoods(
     Returns:
         (Q, P) log-likelihoods. Phases without labeled frames have the smallest value.
     """
-    square_distances = cdist(queries, labeled[phases >= 0], "sqeuclidean")
-    square_distances -= square_distances.min(axis=1, keepdims=True)
+    distances = square_distances(queries, labeled[phases >= 0])
+    distances -= distances.min(axis=1, keepdims=True)
     scale = 2 * BANDWIDTH * variance or 1.0  # all embeddings are equal if the variance is 0
-    kernel = np.exp(-square_distances / scale)
+    kernel = np.exp(-distances / scale)
     is_phase = phases[phases >= 0][:, None] == np.arange(count)  # (F, P)
     likelihoods = kernel @ is_phase / np.maximum(is_phase.sum(axis=0), 1)
     return np.asarray(np.log(likelihoods + SMALLEST_LIKELIHOOD))
+
+
+def square_distances(
+    queries: NDArray[np.floating], frames: NDArray[np.floating]
+) -> NDArray[np.float64]:
+    """Compute squared Euclidean distances (Q, F) between queries (Q, D) and frames (F, D)."""
+    queries = queries.astype(np.float64)
+    frames = frames.astype(np.float64)
+    norms = [np.einsum("nd,nd->n", each, each) for each in (queries, frames)]
+    distances = norms[0][:, None] + norms[1] - 2 * queries @ frames.T
+    return np.asarray(np.maximum(distances, 0))  # rounding can make them negative
 
 
 def find_events(log_likelihoods: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -117,3 +129,35 @@ def find_events(log_likelihoods: NDArray[np.float64]) -> NDArray[np.int64]:
         end = int(start[end])
         events.append(end)
     return np.array(events[::-1], np.int64)
+
+
+def event_posteriors(log_likelihoods: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Compute the posterior distribution of each event over all divisions of a video into phases
+    that follow each other in order, which are equally likely a priori.
+
+    Args:
+        log_likelihoods: (T, P) log-likelihoods of the phases for each frame.
+
+    Returns:
+        (P - 1, T + 1) probability that each event is at frame 0, 1, ..., T; rows sum to 1.
+
+    >>> event_posteriors(np.log([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]])).round(2)
+    array([[0.23, 0.26, 0.27, 0.25]])
+    """
+    frames, phases = log_likelihoods.shape
+    totals = np.zeros((frames + 1, phases))
+    totals[1:] = np.cumsum(log_likelihoods / FRAMES_PER_OBSERVATION, axis=0)
+    # Log-weights of all divisions of the frames before t, ending in phase p, and of the frames from
+    # t on, starting in phase p.
+    before = [totals[:, 0]]
+    after = [totals[-1, -1] - totals[:, -1]]
+    for phase in range(1, phases):
+        before.append(totals[:, phase] + np.logaddexp.accumulate(before[-1] - totals[:, phase]))
+    for phase in range(phases - 2, 0, -1):
+        later = (after[-1] + totals[:, phase])[::-1]
+        after.append(np.logaddexp.accumulate(later)[::-1] - totals[:, phase])
+    logits = [first + last for first, last in zip(before[:-1], after[::-1], strict=False)]
+    if not logits:
+        return np.empty((0, frames + 1))
+    weights = np.exp(logits - np.max(logits, axis=1, keepdims=True))
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))

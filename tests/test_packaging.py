@@ -13,7 +13,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 FOLDERS = ("apply", "cache", "cli", "data", "evaluate", "extract", "report", "sweeps", "train")
-NAMES = ("align", "cache", "embed", "eval", "export", "extract", "report", "runs", "sweep", "train")
+NAMES = (
+    *("align", "annotate", "cache", "embed", "eval", "export", "extract", "report", "runs"),
+    *("sweep", "train"),
+)
 PACKAGED = (".py", ".css", ".js", ".j2", ".toml", ".mp4", ".csv")
 
 
@@ -72,7 +75,7 @@ HEAVY = {"torch", "transformers", "sklearn", "scipy", "matplotlib", "PIL"}
         ("byov.apply.run, byov.cli.sweep", HEAVY - {"torch"}),
         (
             "byov.cli.align, byov.cli.cache, byov.cli.embed, byov.cli.evaluate, byov.cli.extract, "
-            "byov.cli.report, byov.cli.runs",
+            "byov.cli.report, byov.cli.runs, byov.cli.annotate",
             HEAVY,
         ),
     ],

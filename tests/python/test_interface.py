@@ -116,7 +116,10 @@ def test_evaluate_without_a_task_scores_all():
     standard = run.evaluate()
     trimmed = run.evaluate(protocol="trimmed", split="val")
     tasks = {name.split("/")[0] for name in standard.scores}
-    assert tasks == {"classification", "retrieval", "progression", "kendalls_tau"}
+    assert tasks == {
+        *("classification", "retrieval", "progression", "kendalls_tau"),
+        *("progress_error", "event_error"),
+    }
     assert standard.scores != trimmed.scores
     assert standard.scores != run.evaluate(untrained=True).scores
 

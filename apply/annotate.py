@@ -1,0 +1,340 @@
+"""Annotate the frames of any video with progress and phases, transferred from reference videos.
+
+Progress is the mean progress of the nearest training frames. Phases come from labeled videos: the
+most likely division of the video into phases, in order. Confidence tells how far to trust both, and
+checks against the training videos find videos that do not show the action as the model knows it.
+
+Shapes: T frames of a video, F labeled frames, P phases, D dimensions.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+import byov
+from byov.apply.occurrences import find_occurrences
+from byov.apply.references import TrainingFrames, read_training_frames
+from byov.errors import ApplyError
+from byov.evaluate.transfer import (
+    event_posteriors,
+    find_events,
+    phase_log_likelihoods,
+    square_distances,
+)
+from byov.progress import NO_PROGRESS, Progress
+from byov.records import UNLABELED
+
+# The values below were chosen on val splits of simulated datasets; docs/annotate.md has the
+# resulting errors.
+#
+# Events closer than this fraction of the action to the true one count as found in confidences.
+TOLERANCE = 0.05
+UNCERTAIN = 0.35  # events with a lower confidence should be reviewed
+# Mean distance to the nearest training frames, relative to that of training frames to the nearest
+# frames of other training videos.
+UNFAMILIAR = 1.8
+SAMPLED_FRAMES = 500  # number of training frames from which the latter is computed
+DISORDER = 0.02  # mean distance of the predicted progress from a non-decreasing curve
+LATE_START = 0.25  # progress at the start of the video
+EARLY_END = 0.7  # progress at the end of the video
+UNCERTAIN_TIME = "uncertain time of"  # start of the problem of an uncertain event
+END_FRAMES = 0.05  # fraction of the frames that count as the start, or as the end
+
+
+@dataclass(frozen=True, eq=False)
+class LabeledFrames:
+    """Frames with known phases, from which phases are transferred.
+
+    Args:
+        embeddings: (F, D) embeddings.
+        phases: (F,) phases, UNLABELED if unknown.
+        names: Names of the P phases.
+    """
+
+    embeddings: NDArray[np.float32]
+    phases: NDArray[np.int64]
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        missing = sorted({*range(len(self.names))} - {*self.phases.tolist()})
+        if missing:
+            raise ApplyError(
+                f"no labeled frame shows phase {self.names[missing[0]]!r}. Label a video that "
+                "shows all phases."
+            )
+
+
+@dataclass(frozen=True)
+class Event:
+    """First frame of a phase."""
+
+    phase: str
+    frame: int
+    seconds: float
+    confidence: float  # estimated probability that the event is within TOLERANCE
+
+
+@dataclass(frozen=True, eq=False)
+class Annotation:
+    """Annotation of one occurrence of the action in a video.
+
+    Attributes:
+        start: Index of its first frame in the video.
+        seconds: (T,) times of its frames in the video.
+        progress: (T,) progress of the action, from 0 to 1.
+        phases: (T,) indices into `phase_names`, UNLABELED if no labeled video is available.
+        confidence: (T,) confidence in progress and phase of each frame, from 0 to 1.
+        phase_names: Names of the phases.
+        events: First frame of each phase after the first one.
+        problems: Reasons why a person should look at the video, empty if there are none.
+    """
+
+    start: int
+    seconds: NDArray[np.float64]
+    progress: NDArray[np.float64]
+    phases: NDArray[np.int64]
+    confidence: NDArray[np.float64]
+    phase_names: tuple[str, ...]
+    events: tuple[Event, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def total_confidence(self) -> float:
+        """Confidence in the least certain event or, without events, the mean over the frames."""
+        if self.events:
+            return min(event.confidence for event in self.events)
+        return float(self.confidence.mean())
+
+
+class Annotator:
+    """Annotates videos with the references of a run.
+
+    Args:
+        run: Run with its feature cache.
+        labeled: Labeled frames. Default: those of the training videos, if any video has labels.
+
+    Attributes:
+        training: Frames of the training videos.
+        variance: Sum of the variances of the training frames in each dimension.
+        usual_distance: Usual distance of a training frame to the nearest frames of other videos.
+    """
+
+    def __init__(self, run: "byov.Run", labeled: LabeledFrames | None = None) -> None:
+        self.run = run
+        self.training = read_training_frames(run)
+        self.labeled = labeled or _training_labels(self.training)
+        embeddings = self.training.frames.embeddings
+        self.variance = float(embeddings.var(axis=0, dtype=np.float64).sum())
+        self.usual_distance = leave_one_out_distance(self.training)
+
+    @property
+    def phase_names(self) -> tuple[str, ...]:
+        return self.labeled.names if self.labeled else ()
+
+    def annotate(
+        self,
+        features: NDArray[Any] | Tensor,
+        seconds: NDArray[np.float64],
+        *,
+        given: NDArray[np.int64] | None = None,
+        repeat: bool = False,
+        progress: Progress = NO_PROGRESS,
+    ) -> list[Annotation]:
+        """Annotate a video.
+
+        Args:
+            features: (T, width) features from the encoder of the run.
+            seconds: (T,) times of the frames.
+            given: (T,) phases, if they are known.
+            repeat: Find all occurrences of the action in a long recording. By default, the video
+                shows it once.
+            progress: Progress reporter for the search, updated after each window.
+
+        Returns:
+            Annotation of each occurrence, in order.
+        """
+        if not repeat:
+            return [self._annotate_once(features, seconds, given=given)]
+        with progress.bar("windows", unit="window", brief=True) as bar:
+
+            def mismatch(start: int, end: int) -> float:
+                bar.advance()
+                return self._mismatch(features[start:end])
+
+            lengths = [video.frames or 0 for video in self.training.videos.videos.values()]
+            found = find_occurrences(len(seconds), round(float(np.median(lengths))), mismatch)
+        return [
+            self._annotate_once(features[start:end], seconds[start:end], start=start)
+            for start, end in found
+        ]
+
+    def _annotate_once(
+        self,
+        features: NDArray[Any] | Tensor,
+        seconds: NDArray[np.float64],
+        *,
+        start: int = 0,
+        given: NDArray[np.int64] | None = None,
+    ) -> Annotation:
+        embedding = self.run.embed(features)
+        progress, unfamiliarity = self._compare(embedding)
+        familiarity = 1 / np.maximum(1, unfamiliarity)
+        problems = list(_problems(progress, float(unfamiliarity.mean())))
+        if given is not None:
+            familiarity = np.ones(len(embedding))
+            problems = []
+            found = given_phases(given, len(self.phase_names))
+        elif self.labeled:
+            found = self._transfer_phases(embedding)
+        else:
+            found = given_phases(np.full(len(embedding), UNLABELED), 0)
+        events = tuple(
+            Event(name, start + int(frame), float(seconds[frame]), float(confidence))
+            for name, frame, confidence in zip(
+                self.phase_names[1:],
+                found.events,
+                familiarity.mean() * found.event_probabilities,
+                strict=True,
+            )
+        )
+        problems += [
+            f"{UNCERTAIN_TIME} {event.phase!r}" for event in events if event.confidence < UNCERTAIN
+        ]
+        return Annotation(
+            start,
+            seconds,
+            progress,
+            found.phases,
+            familiarity * found.probabilities,
+            self.phase_names,
+            events,
+            tuple(problems),
+        )
+
+    def _compare(
+        self, embedding: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the progress (T,) of frames, and their distances (T,) to the nearest training
+        frames, relative to the usual distance.
+        """
+        distances, neighbors = self.training.frames.nearest(embedding)
+        progress = self.training.frames.progress[neighbors].mean(axis=1)
+        return progress, distances.mean(axis=1) / self.usual_distance
+
+    def _mismatch(self, features: NDArray[Any] | Tensor) -> float:
+        """Return how much a window differs from a video that shows the action once."""
+        progress, unfamiliarity = self._compare(self.run.embed(features))
+        first, last = progress_at_ends(progress)
+        return float(unfamiliarity.mean() + first + 1 - last + 10 * disorder(progress))
+
+    def _transfer_phases(self, embedding: NDArray[np.float32]) -> "_Phases":
+        assert self.labeled is not None
+        log_likelihoods = phase_log_likelihoods(
+            embedding,
+            self.labeled.embeddings,
+            self.labeled.phases,
+            len(self.labeled.names),
+            self.variance,
+        )
+        events = find_events(log_likelihoods)
+        posteriors = event_posteriors(log_likelihoods)
+        indices = np.arange(len(embedding))
+        phases = np.searchsorted(events, indices, side="right")
+        return _Phases(
+            phases,
+            phase_probabilities(posteriors)[indices, phases],
+            np.minimum(events, len(embedding) - 1),
+            np.array([probability_near(*each) for each in zip(posteriors, events, strict=True)]),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Phases:
+    """Phases of a video, and how likely they are."""
+
+    phases: NDArray[np.int64]  # (T,)
+    probabilities: NDArray[np.float64]  # (T,) of these phases
+    events: NDArray[np.int64]  # (P - 1,) first frame of each phase after the first one
+    event_probabilities: NDArray[np.float64]  # (P - 1,) of these events, within TOLERANCE
+
+
+def given_phases(phases: NDArray[np.int64], count: int) -> _Phases:
+    """Return the certain events of (T,) phases; a phase that is not shown starts with the next one,
+    or at the last frame.
+    """
+    events = [
+        int(np.argmax(phases >= phase)) if (phases >= phase).any() else len(phases) - 1
+        for phase in range(1, count)
+    ]
+    ones = np.ones(len(phases))
+    return _Phases(phases, ones, np.array(events, np.int64), np.ones(len(events)))
+
+
+def _training_labels(training: TrainingFrames) -> LabeledFrames | None:
+    if not (training.labels != UNLABELED).any():
+        return None
+    return LabeledFrames(training.frames.embeddings, training.labels, training.videos.phases)
+
+
+def leave_one_out_distance(training: TrainingFrames) -> float:
+    """Return the median distance of training frames to the nearest frames of other training
+    videos.
+    """
+    embeddings = training.frames.embeddings
+    count = min(SAMPLED_FRAMES, len(embeddings))
+    sampled = np.random.default_rng(0).choice(len(embeddings), count, replace=False)
+    distances = np.sqrt(square_distances(embeddings[sampled], embeddings))
+    distances[training.video_of_frame[sampled][:, None] == training.video_of_frame] = np.inf
+    nearest = np.sort(distances, axis=1)[:, : training.frames.neighbors]
+    median = float(np.median(np.mean(nearest, axis=1, where=np.isfinite(nearest))))
+    return median if median > 0 else 1.0  # NaN if there is only one video
+
+
+def _problems(progress: NDArray[np.float64], unfamiliarity: float) -> Iterator[str]:
+    """Yield reasons why a video does not seem to show the action as the training videos do."""
+    first, last = progress_at_ends(progress)
+    if unfamiliarity > UNFAMILIAR:
+        yield "its frames look unlike the training videos"
+    if disorder(progress) > DISORDER:
+        yield "the action does not advance steadily"
+    if first > LATE_START:
+        yield f"it starts at {first:.0%} of the action"
+    if last < EARLY_END:
+        yield f"it ends at {last:.0%} of the action"
+
+
+def progress_at_ends(progress: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the mean progress of the first and of the last frames."""
+    count = max(1, round(END_FRAMES * len(progress)))
+    return float(progress[:count].mean()), float(progress[-count:].mean())
+
+
+def disorder(progress: NDArray[np.float64]) -> float:
+    """Return the mean distance of (T,) progress from the closest non-decreasing curve."""
+    from sklearn.isotonic import isotonic_regression  # takes a second to import
+
+    return float(np.abs(progress - isotonic_regression(progress)).mean())
+
+
+def phase_probabilities(posteriors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Compute the (T, P) probabilities of the phases from the (P - 1, T + 1) posteriors of the
+    events.
+    """
+    begun = np.cumsum(posteriors, axis=1)[:, :-1].T  # (T, P - 1)
+    ones = np.ones((len(begun), 1))
+    return np.asarray(-np.diff(np.hstack([ones, begun, 0 * ones]), axis=1))
+
+
+def probability_near(posterior: NDArray[np.float64], frame: int) -> float:
+    """Return the probability of an event with a (T + 1,) posterior to be within TOLERANCE of a
+    frame.
+
+    >>> probability_near(np.array([0.1, 0.2, 0.3, 0.4]), 1)
+    0.6
+    """
+    distance = np.abs(np.arange(len(posterior)) - frame)
+    return round(float(posterior[distance <= max(1, TOLERANCE * (len(posterior) - 1))].sum()), 6)
