@@ -69,7 +69,14 @@ def test_manifest_describes_the_videos_and_follows_the_csv(byov_extract, make_da
     manifest = load_manifest(path)
     assert (manifest.dataset, manifest.phases) == ("cups", ("phase 0", "phase 1"))
     assert manifest.videos[0] == VideoEntry(
-        "first", "ego", "train", 15, 15.0, (0,) * 8 + (1,) * 7, None
+        "first",
+        "ego",
+        "train",
+        15,
+        15.0,
+        (0,) * 8 + (1,) * 7,
+        None,
+        source_sha256=file_sha256(table.parent / "v0.mp4"),
     )
     assert manifest.videos[1].labels == (0,) * 15 + (1,) * 15
     table.write_text(
