@@ -143,17 +143,16 @@ def path_inside(root: Path, name: str, source: str) -> Path:
 
     Symbolic links may point anywhere.
     """
-    path = Path(os.path.normpath(root / name))
-    folder, target = (Path(os.path.normpath(each.absolute())) for each in (root, path))
+    folder, target = (Path(os.path.normpath(each.absolute())) for each in (root, root / name))
     # May reach root through a symbolic link, so resolve links.
     if Path(name).is_absolute() and "\0" not in name:
-        folder = folder.resolve()
+        folder = root.resolve()
         target = target.parent.resolve() / target.name
     if "\0" in name or not target.is_relative_to(folder):
         raise DatasetError(
             f"{source}: the path {name!r} is outside of {root}. All videos must be below it."
         )
-    return path
+    return root / target.relative_to(folder)
 
 
 def _parse_events(text: str, source: str) -> _Events:

@@ -134,7 +134,7 @@ def to_csv(videos: Iterable[Video]) -> str:
     return text.getvalue()
 
 
-def log_skipped(reason: str, paths: Sequence[Path]) -> None:
+def log_skipped(reason: str, paths: Sequence[Path | str]) -> None:
     if paths:
         more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
         LOGGER.info(f"skipped ({reason}): {', '.join(map(str, paths[:3]))}{more}")
