@@ -10,7 +10,7 @@ import typer
 
 import byov
 from byov.cli import videos as cli_videos
-from byov.cli.app import FAILED, App
+from byov.cli.app import CONTEXT_SETTINGS, FAILED, App
 from byov.cli.options import (
     Cluster,
     Config,
@@ -54,8 +54,10 @@ RESUME = "finished videos are kept; run the same command to resume"
 main = App()
 
 
-@main.command()
+# There are no arguments, but video files and dataset names are often passed as such.
+@main.command(context_settings=CONTEXT_SETTINGS | {"allow_extra_args": True})
 def extract(
+    context: typer.Context,
     dataset: Annotated[
         str | None,
         typer.Option(help=f"Dataset: {', '.join(READERS)}.", autocompletion=lambda: list(READERS)),
@@ -149,6 +151,8 @@ def extract(
     _version: Version = False,
 ) -> None:
     """Run a frozen vision model on every frame of a dataset. Cached videos are skipped."""
+    if context.args:
+        raise UsageError(_describe_argument(context.args[0]))
     cli_videos.keep_freed_memory()
     started = time.monotonic()
     part, _, parts = shard.partition("/")
@@ -187,6 +191,20 @@ def extract(
         raise
     _print_summary(extracted, time.monotonic() - started, as_json=as_json)
     raise typer.Exit(FAILED if extracted.failures else 0)
+
+
+def _describe_argument(text: str) -> str:
+    """Describe which option a positional argument should have been passed to."""
+    path = Path(text)
+    if path.suffix.lower() == ".csv":
+        option = f"--manifest {text}"
+    elif text in READERS and not path.exists():
+        option = f"--dataset {text}"
+    elif path.is_dir():
+        option = f"--folder {text}"
+    else:
+        option = f"--folder {path.parent}, which reads all videos in that folder"
+    return f"unexpected argument {text!r}. Pass {option}."
 
 
 def _extract(plan: Plan, cluster: ClusterOptions | None) -> ExtractedFeatures:

@@ -205,6 +205,19 @@ def test_labels_must_match_the_frames(byov_extract, tmp_path):
     assert read_header(features(tmp_path, "pour_milk") / "ego" / "c.h5").frames == 9
 
 
+@pytest.mark.parametrize(
+    ("argument", "advice"),
+    [
+        ("clips/a.mp4", "--folder clips, which"),
+        (".", "--folder ."),
+        ("videos.csv", "--manifest videos.csv"),
+        ("pour_milk", "--dataset pour_milk"),
+    ],
+)
+def test_positional_arguments_are_answered_with_an_option(byov_extract, argument, advice):
+    assert f"Pass {advice}" in byov_extract(argument).error()
+
+
 def test_new_ratios_are_added_and_old_ones_kept(byov_extract, make_dataset, tmp_path):
     table = make_dataset([5, 6])
     byov_extract("--manifest", table, *TINY, "--ratios", "0.3")
