@@ -21,9 +21,11 @@ from pydantic import Field, ValidationError
 
 from byov.data.dataset import WHOLE_FILE, Dataset, FileSegment, Video, require_views
 from byov.data.own_videos import path_inside
+from byov.data.reader import DatasetReader, Fractions
 from byov.data.video import FrameReader
 from byov.data.video_folder import DEFAULT_SPLIT_FRACTIONS, assign_splits, log_skipped
 from byov.errors import DatasetError, VideoError
+from byov.progress import NO_PROGRESS, Progress
 from byov.records import VIEWS, Record, View, problem
 
 LOGGER = logging.getLogger(__name__)
@@ -106,72 +108,81 @@ class Episode:
         return f"episode_{self.index:06d}"
 
 
-def read_lerobot(
-    name: str,
-    root: Path,
-    ego: str | None,
-    exo: str | None,
-    task: str | None = None,
-    fractions: Sequence[float] | None = None,
-) -> Dataset:
-    """Read a LeRobot dataset with one camera as the ego view and another as the exo view.
+class LeRobot(DatasetReader):
+    """Reader of LeRobot datasets with one camera as the ego view and another as the exo view."""
 
-    Args:
-        name: Dataset name.
-        root: Folder that contains meta/info.json.
-        ego: Key of the camera that moves with the robot, such as "observation.images.wrist".
-        exo: Key of a camera that films the robot from outside.
-        task: Task whose episodes to read, or a unique part of its text; required if there are
-            several tasks.
-        fractions: Fractions of train, val and test episodes. Episodes are assigned at random with a
-            fixed seed.
+    name = "lerobot"
+    summary = "Folder of a LeRobot dataset (v2.0, v2.1 or v3.0)."
+    takes_folder = True
 
-    Raises:
-        DatasetError: If the dataset cannot be read, or a camera or the task is missing. Unusable
-            videos are skipped.
-    """
-    info = _read_info(root)
-    cameras = info.cameras
-    listed = ", ".join(f"{key} ({size})" for key, size in cameras.items())
-    if len(cameras) == 1:
-        raise DatasetError(
-            f"{root} has only one camera, {listed}. byov needs an ego and an exo camera."
-        )
-    unknown = [f"no camera {key!r}. " for key in (ego, exo) if key and key not in cameras]
-    if unknown or ego is None or exo is None or ego == exo:
-        raise DatasetError(
-            f"{root}: {''.join(unknown[:1])}Choose two cameras with --ego KEY and --exo KEY from "
-            f"{listed}."
-        )
-    keys: dict[View, str] = {"ego": ego, "exo": exo}
-    episodes = _of_task(root, list(read_episodes(root, info, tuple(keys.values()))), task)
-    usable = _usable_videos(root, episodes)
-    views = {
-        episode: [view for view in VIEWS if (episode, keys[view]) in usable] for episode in episodes
-    }
-    shuffled = [episodes[index] for index in np.random.default_rng(0).permutation(len(episodes))]
-    # Episodes with both views come first, because the first episode always goes to train.
-    order = sorted(filter(views.get, shuffled), key=lambda episode: -len(views[episode]))
-    splits = dict(
-        zip(order, assign_splits(len(order), fractions or DEFAULT_SPLIT_FRACTIONS), strict=True)
+    ego: str | None = Field(
+        default=None,
+        description='Key of the camera that moves with the robot, such as "cam.wrist".',
     )
-    videos = []
-    for episode in sorted(order, key=lambda episode: episode.index):
-        pair = episode.name if len(views[episode]) == len(VIEWS) else None
-        for view in views[episode]:
-            path, segment = episode.videos[keys[view]]
-            split = splits[episode]
-            videos.append(
-                Video(f"{episode.name}-{view}", view, split, path, pair=pair, segment=segment)
+    exo: str | None = Field(
+        default=None, description="Key of a camera that films the robot from outside."
+    )
+    task: str | None = Field(
+        default=None,
+        description="Task, or a unique part of its text; required if there are several.",
+    )
+    # Episodes are assigned at random with a fixed seed.
+    split: Fractions | None = Field(
+        default=None, description="Fractions of train, val and test videos."
+    )
+
+    def read(self, folder: Path, _progress: Progress = NO_PROGRESS) -> Dataset:
+        """Read the episodes with a usable video; unusable videos are skipped."""
+        root = folder
+        ego = self.ego
+        exo = self.exo
+        info = _read_info(root)
+        cameras = info.cameras
+        listed = ", ".join(f"{key} ({size})" for key, size in cameras.items())
+        if len(cameras) == 1:
+            raise DatasetError(
+                f"{root} has only one camera, {listed}. byov needs an ego and an exo camera."
             )
-    counts = Counter(splits.values())
-    LOGGER.info(
-        f"{root}: {', '.join(f'{counts[split]} {split}' for split in counts)} episodes of "
-        f"{len(episodes)}"
-    )
-    dataset = Dataset(name, root, tuple(videos))
-    require_views(dataset, ("train",))
-    return dataset
+        unknown = [f"no camera {key!r}. " for key in (ego, exo) if key and key not in cameras]
+        if unknown or ego is None or exo is None or ego == exo:
+            raise DatasetError(
+                f"{root}: {''.join(unknown[:1])}Choose two cameras with --ego KEY and --exo KEY "
+                f"from {listed}."
+            )
+        keys: dict[View, str] = {"ego": ego, "exo": exo}
+        episodes = _of_task(root, list(read_episodes(root, info, tuple(keys.values()))), self.task)
+        usable = _usable_videos(root, episodes)
+        views = {
+            episode: [view for view in VIEWS if (episode, keys[view]) in usable]
+            for episode in episodes
+        }
+        shuffled = [
+            episodes[index] for index in np.random.default_rng(0).permutation(len(episodes))
+        ]
+        # Episodes with both views come first, because the first episode always goes to train.
+        order = sorted(filter(views.get, shuffled), key=lambda episode: -len(views[episode]))
+        splits = dict(
+            zip(
+                order, assign_splits(len(order), self.split or DEFAULT_SPLIT_FRACTIONS), strict=True
+            )
+        )
+        videos = []
+        for episode in sorted(order, key=lambda episode: episode.index):
+            pair = episode.name if len(views[episode]) == len(VIEWS) else None
+            for view in views[episode]:
+                path, segment = episode.videos[keys[view]]
+                split = splits[episode]
+                videos.append(
+                    Video(f"{episode.name}-{view}", view, split, path, pair=pair, segment=segment)
+                )
+        counts = Counter(splits.values())
+        LOGGER.info(
+            f"{root}: {', '.join(f'{counts[split]} {split}' for split in counts)} episodes of "
+            f"{len(episodes)}"
+        )
+        dataset = Dataset(root.resolve().name, root, tuple(videos))
+        require_views(dataset, ("train",))
+        return dataset
 
 
 def _read_info(root: Path) -> LeRobotInfo:

@@ -10,11 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatch
 from itertools import count
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
+
+from pydantic import Field, model_validator
 
 from byov.data.dataset import Video
+from byov.data.reader import Fractions
 from byov.errors import DatasetError
-from byov.records import SPLITS, VIEWS, Split, View
+from byov.records import SPLITS, VIEWS, Record, Split, View
 
 T = TypeVar("T")
 LOGGER = logging.getLogger(__name__)
@@ -43,6 +46,31 @@ _SPLIT_WORDS: dict[str, Split] = {
     "test": "test",
     "testing": "test",
 }
+
+
+class FolderOptions(Record):
+    """Options for listing the videos in a folder."""
+
+    ego: str | None = Field(
+        default=None, description="Path pattern of the ego videos, such as `*wrist*`."
+    )
+    exo: str | None = Field(default=None, description="Path pattern of the exo videos.")
+    split: Fractions | None = Field(
+        default=None, description="Fractions of train, val and test videos."
+    )
+
+    @model_validator(mode="after")
+    def _check_patterns(self) -> Self:
+        if (self.ego is None) != (self.exo is None):
+            raise ValueError(
+                "--ego and --exo must be used together, such as --ego '*wrist*' --exo '*front*'"
+            )
+        return self
+
+    @property
+    def patterns(self) -> dict[View, str] | None:
+        """Path pattern of each view, or None."""
+        return {"ego": self.ego, "exo": self.exo} if self.ego and self.exo else None
 
 
 def list_folder(

@@ -10,7 +10,7 @@ from pyarrow import parquet
 from tests.factories import gray_images, write_file, write_video
 
 from byov.data.dataset import WHOLE_FILE, FileSegment
-from byov.data.lerobot import _read_info, read_episodes, read_lerobot
+from byov.data.lerobot import LeRobot, _read_info, read_episodes
 from byov.data.video import FrameReader, probe
 from byov.errors import DatasetError
 
@@ -75,7 +75,7 @@ def make(tmp_path):
 
 
 def read(root, **settings):
-    return read_lerobot("robot", root, **({"ego": WRIST, "exo": TOP} | settings))
+    return LeRobot(**({"ego": WRIST, "exo": TOP} | settings)).read(root)
 
 
 @pytest.mark.parametrize("version", ["v2.0", "v2.1", "v3.0"])
