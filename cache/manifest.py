@@ -40,9 +40,10 @@ class VideoEntry:
     # Phase index of each frame (or UNLABELED), if the dataset has phases.
     labels: tuple[int, ...] | None
     actions: tuple[int, ...] | None  # video-level action classes, if the dataset has them
-    pair: str | None = None  # id shared by the ego and the exo video of one performance
+    pair: str | None = None  # id shared by the synchronized ego and exo videos of a performance
     # Digest of the video (or segment) that `frames`, `fps` and `labels` describe; None until then.
     source_sha256: str | None = None
+    group: str | None = None  # id shared by videos that must be in the same split, as of one take
 
 
 @dataclass(frozen=True, config=READ_FROM_FILE)

@@ -3,10 +3,10 @@
 import csv
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from byov.errors import DatasetError
 from byov.records import UNLABELED, VIEWS, Split, View
 
 Unit = Literal["s", "f"]
+K = TypeVar("K")
 
 
 class FileSegment(NamedTuple):
@@ -78,7 +79,8 @@ class Video:
     # Unit of `events` and `unlabeled`: seconds from the segment's first frame, or frame indices.
     event_unit: Unit = "s"
     actions: tuple[int, ...] | None = None  # video-level action classes
-    pair: str | None = None  # id shared by the ego and the exo video of one performance
+    pair: str | None = None  # id shared by the synchronized ego and exo videos of a performance
+    group: str | None = None  # id shared by videos that must be in the same split, as of one take
     segment: FileSegment = WHOLE_FILE  # part of the file that shows the action
 
     @property
@@ -119,8 +121,8 @@ class Dataset:
     """Videos with unique ids, in a fixed order.
 
     Raises:
-        DatasetError: If an id is not unique, a file is missing, or a pair is not an ego and an exo
-            video in one split.
+        DatasetError: If an id is not unique, a file is missing, a pair or group is not in one
+            split, a pair lacks a view, or two splits share part of a file.
     """
 
     name: str
@@ -131,7 +133,6 @@ class Dataset:
 
     def __post_init__(self) -> None:
         by_id: dict[str, Video] = {}
-        by_pair: dict[str, list[Video]] = {}
         for video in self.videos:
             # Ids become file names, and some file systems ignore case.
             first = by_id.setdefault(video.id.casefold(), video)
@@ -146,18 +147,73 @@ class Dataset:
                     f"{video.path}: listed in the {video.split} split of {self.name} but missing. "
                     "Copy it there or unlist it."
                 )
-            if video.pair is not None:
-                by_pair.setdefault(video.pair, []).append(video)
-        for pair, videos in by_pair.items():
-            if (
-                sorted(video.view for video in videos) != list(VIEWS)
-                or len({video.split for video in videos}) > 1
-            ):
-                listed = ", ".join(f"{video.id} ({video.view}, {video.split})" for video in videos)
-                raise DatasetError(
-                    f"{self.name}: pair {pair!r} must be one ego and one exo video in the same "
-                    f"split, not {listed}"
-                )
+        _check_groups(self)
+        for videos in _group_by((video.path, video) for video in self.videos).values():
+            if len(videos) > 1:
+                _check_repeats(self.name, videos)
+                check_overlaps(self.name, videos)
+
+
+def _group_by(items: Iterable[tuple[K, Video]]) -> dict[K, list[Video]]:
+    groups: dict[K, list[Video]] = {}
+    for key, video in items:
+        groups.setdefault(key, []).append(video)
+    return groups
+
+
+def _check_groups(dataset: Dataset) -> None:
+    pairs = _group_by((video.pair, video) for video in dataset.videos if video.pair is not None)
+    for pair, videos in pairs.items():
+        if {video.view for video in videos} != {*VIEWS} or len({v.split for v in videos}) > 1:
+            raise DatasetError(
+                f"{dataset.name}: pair {pair!r} must be ego and exo videos in the same split, not "
+                f"{_listed(videos)}"
+            )
+    groups = _group_by((video.group, video) for video in dataset.videos if video.group is not None)
+    for group, videos in groups.items():
+        if len({video.split for video in videos}) > 1:
+            raise DatasetError(
+                f"{dataset.name}: group {group!r} is in several splits: {_listed(videos)}. Put all "
+                "its videos into one split."
+            )
+
+
+def _listed(videos: Sequence[Video]) -> str:
+    more = f" and {len(videos) - 4} more" * (len(videos) > 4)
+    return ", ".join(f"{video.id} ({video.view}, {video.split})" for video in videos[:4]) + more
+
+
+def _check_repeats(name: str, videos: Sequence[Video]) -> None:
+    """Raise DatasetError if a part of a file is listed twice for one view and split."""
+    first_of: dict[tuple[View, Split, FileSegment], Video] = {}
+    for video in videos:
+        first = first_of.setdefault((video.view, video.split, video.segment), video)
+        if first is not video:
+            raise DatasetError(
+                f"{name}: {first.id} and {video.id} are the same part of {first.source}. Remove "
+                "one of them."
+            )
+
+
+def check_overlaps(name: str, videos: Sequence[Video]) -> None:
+    """Check videos that are parts of the same file, or of files with the same content.
+
+    Raises:
+        DatasetError: If two videos in different splits overlap.
+    """
+    for unit in get_args(Unit):  # seconds and frames cannot be compared here
+        longest: dict[Split, Video] = {}  # video of each split that ends last, so far
+        comparable = [v for v in videos if v.segment.unit == unit or v.segment == WHOLE_FILE]
+        for video in sorted(comparable, key=lambda video: video.segment.start):
+            for other in longest.values():
+                if other.split != video.split and other.segment.end > video.segment.start:
+                    raise DatasetError(
+                        f"{name}: {other.id} ({other.split}) and {video.id} ({video.split}) show "
+                        f"the same frames: {other.source}, {video.source}. Put them into one "
+                        "split."
+                    )
+            if video.split not in longest or longest[video.split].segment.end < video.segment.end:
+                longest[video.split] = video
 
 
 def require_views(dataset: Dataset, splits: tuple[Split, ...]) -> None:

@@ -173,7 +173,15 @@ class LeRobot(DatasetReader):
                 path, segment = episode.videos[keys[view]]
                 split = splits[episode]
                 videos.append(
-                    Video(f"{episode.name}-{view}", view, split, path, pair=pair, segment=segment)
+                    Video(
+                        f"{episode.name}-{view}",
+                        view,
+                        split,
+                        path,
+                        pair=pair,
+                        group=episode.name,
+                        segment=segment,
+                    )
                 )
         counts = Counter(splits.values())
         LOGGER.info(

@@ -18,7 +18,7 @@ from byov.errors import DatasetError
 from byov.records import SPLITS, VIEWS
 
 REQUIRED = ("path", "view", "split")
-OPTIONAL = ("id", "start", "end", "events", "phases", "pair")
+OPTIONAL = ("id", "start", "end", "events", "phases", "group", "pair")
 UNLABELED_MARK = "-"
 RESUME_MARK = "+"
 
@@ -88,6 +88,7 @@ def _read_row(root: Path, fields: dict[str, str], source: str) -> _Row:
         unlabeled=events.unlabeled,
         event_unit=events.unit,
         pair=values["pair"] or None,
+        group=values["group"] or None,
         segment=_parse_segment(values["start"], values["end"], source),
     )
     return _Row(Path(values["path"]), video, events.names, phases)

@@ -175,6 +175,7 @@ def _manifest_entry(video: Video, earlier: VideoEntry | None = None) -> VideoEnt
         labels=video.labels,
         actions=video.actions,
         pair=video.pair,
+        group=video.group,
     )
     if earlier is None:
         return entry

@@ -139,9 +139,9 @@ def test_events_as_frame_indices(read):
 def test_segments_and_ids_of_one_file(read):
     rows = (
         "a.mp4,ego,train,,2.5,7\n"
-        "a.mp4,ego,val,long,75f,\n"
+        "a.mp4,ego,train,long,75f,\n"
         "sub/c.mp4,exo,train,,,7\n"
-        "a.mp4,ego,test,,,"
+        "a.mp4,ego,train,,,"
     )
     videos = read("path,view,split,id,start,end\n" + rows).videos
     assert [video.id for video in videos] == ["a", "long", "c", "a-2"]
