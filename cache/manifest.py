@@ -55,6 +55,7 @@ class Manifest:
     actions: tuple[str, ...]
     videos: tuple[VideoEntry, ...]
     schema_version: int = digests.SCHEMA_VERSION
+    ordered: bool = True  # whether every video shows the phases in this order
 
     def save(self, path: Path) -> None:
         write_bytes(path, self.to_json().encode())
@@ -66,6 +67,7 @@ class Manifest:
             **digests.BLANK_SEAL,
             "dataset": self.dataset,
             "phases": self.phases,
+            "ordered": self.ordered,
             "actions": self.actions,
         }
         start = json.dumps(head, indent=1, ensure_ascii=False).removesuffix("\n}")

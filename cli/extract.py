@@ -106,7 +106,9 @@ def extract(
     ] = None,
     manifest: Annotated[
         Path | None,
-        typer.Option(help="CSV with path,view,split[,id,start,end,events,phases,group,pair]."),
+        typer.Option(
+            help="CSV with path,view,split[,id,start,end,events,segments,phases,group,pair]."
+        ),
     ] = None,
     folder: Annotated[
         Path | None, typer.Option(help="Folder of your own videos; writes videos.csv.")

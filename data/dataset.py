@@ -5,6 +5,8 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar, get_args
 
@@ -63,6 +65,60 @@ def parse_source(name: str) -> tuple[str, FileSegment]:
     )
 
 
+class LabelInterval(NamedTuple):
+    """Phase of the frames with start <= time < end.
+
+    If intervals overlap, the later one in the list wins.
+    """
+
+    start: float
+    end: float
+    phase: int  # index of the phase, or UNLABELED
+
+
+def event_intervals(
+    events: Sequence[float], unlabeled: Sequence[tuple[float, float]] = ()
+) -> tuple[LabelInterval, ...]:
+    """Convert events, each of which starts the next phase, to intervals.
+
+    >>> [tuple(interval) for interval in event_intervals((2.5,), [(7, math.inf)])]
+    [(0.0, 2.5, 0), (2.5, inf, 1), (7, inf, -1)]
+    """
+    between = pairwise((0.0, *events, math.inf))
+    phases = [LabelInterval(start, end, phase) for phase, (start, end) in enumerate(between)]
+    return (*phases, *(LabelInterval(start, end, UNLABELED) for start, end in unlabeled))
+
+
+def order_phases(sequences: Iterable[Sequence[str]]) -> tuple[tuple[str, ...], bool]:
+    """Order phase names by time.
+
+    Args:
+        sequences: Names of the phases of each video, ordered by time.
+
+    Returns:
+        All names, and whether every sequence follows their order. If there is no such order, names
+        are ordered by their first occurrence.
+
+    >>> order_phases([["crack", "whisk"], ["whisk", "fry"]])
+    (('crack', 'whisk', 'fry'), True)
+    >>> order_phases([["crack", "whisk", "crack"]])
+    (('crack', 'whisk'), False)
+    """
+    sorter = TopologicalSorter[str]()
+    names: dict[str, None] = {}
+    for sequence in sequences:
+        for name in sequence:
+            names[name] = None
+            sorter.add(name)
+        for before, after in pairwise(sequence):
+            if before != after:
+                sorter.add(after, before)
+    try:
+        return tuple(sorter.static_order()), True
+    except CycleError:
+        return tuple(names), False
+
+
 @dataclass(frozen=True, slots=True)
 class Video:
     """A video file or a segment of one, with its annotations."""
@@ -72,12 +128,10 @@ class Video:
     split: Split
     path: Path
     labels: tuple[int, ...] | None = None  # phase index of each frame
-    # Times of key events; a frame's phase is the number of events so far.
-    events: tuple[float, ...] | None = None
-    # (start, end) intervals in which the phase is unknown.
-    unlabeled: tuple[tuple[float, float], ...] = ()
-    # Unit of `events` and `unlabeled`: seconds from the segment's first frame, or frame indices.
-    event_unit: Unit = "s"
+    # Where `labels` are not given; frames outside of all intervals are unlabeled.
+    intervals: tuple[LabelInterval, ...] | None = None
+    # Unit of the intervals: seconds from the segment's first frame, or frame indices.
+    interval_unit: Unit = "s"
     actions: tuple[int, ...] | None = None  # video-level action classes
     pair: str | None = None  # id shared by the synchronized ego and exo videos of a performance
     group: str | None = None  # id shared by videos that must be in the same split, as of one take
@@ -94,21 +148,28 @@ class Video:
         """
         if self.labels is not None:
             return self.labels[: len(pts_seconds)]
-        if self.events is None:
+        if self.intervals is None:
             return None
-        times = np.arange(len(pts_seconds)) if self.event_unit == "f" else pts_seconds
-        phases = np.searchsorted(self.events, times, side="right")
-        for start, end in self.unlabeled:
-            phases[(times >= start) & (times < end)] = UNLABELED
+        times = np.arange(len(pts_seconds)) if self.interval_unit == "f" else pts_seconds
+        phases = np.full(len(times), UNLABELED)
+        for start, end, phase in self.intervals:
+            phases[(times >= start) & (times < end)] = phase
         return tuple(phases.tolist()) if (phases != UNLABELED).any() else None
+
+    @property
+    def events(self) -> tuple[float, ...]:
+        """Times after the first frame at which a labeled interval starts."""
+        return tuple(
+            start for start, _, phase in self.intervals or () if start > 0 and phase != UNLABELED
+        )
 
     def late_events(self, frames: int, last_seconds: float) -> str:
         """Describe events that come after the last frame (at `last_seconds`); return "" if there
         are none.
         """
-        last = frames - 1 if self.event_unit == "f" else last_seconds
-        late = ", ".join(f"{event:g}" for event in self.events or () if event > last)
-        unit = self.event_unit
+        unit = self.interval_unit
+        last = frames - 1 if unit == "f" else last_seconds
+        late = ", ".join(f"{event:g}" for event in self.events if event > last)
         return (
             late
             and f"{self.source}: events at {late} {unit} are after its last frame "
@@ -129,6 +190,8 @@ class Dataset:
     root: Path
     videos: tuple[Video, ...]
     phase_names: tuple[str, ...] = ()
+    # Whether every video shows the phases in this order; phases may be missing, but not repeated.
+    ordered: bool = True
     action_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

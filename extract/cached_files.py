@@ -24,6 +24,7 @@ from byov.cache.manifest import FileIndex, IndexedFile, Manifest, VideoEntry
 from byov.cache.verify import FAILURES_NAME, read_failures
 from byov.data.dataset import Dataset, Video, parse_source
 from byov.errors import CacheError
+from byov.records import UNLABELED
 
 LOGGER = logging.getLogger(__name__)
 
@@ -156,9 +157,8 @@ def annotation_sha256(video: Video) -> str:
     """Return a digest of everything that determines the labels, except the frame times."""
     labeling = (
         video.labels,
-        video.events,
-        video.unlabeled,
-        video.event_unit,
+        video.intervals,
+        video.interval_unit,
         video.segment.fragment,
     )
     return hashlib.sha256(repr(labeling).encode()).hexdigest()
@@ -217,7 +217,13 @@ def update_manifest(
                     failures[video.id] = f"{late}. Correct the CSV and run byov-extract again."
                     LOGGER.warning(failures[video.id])
             entries.append(_entry(video, file, reader, others))
-        Manifest(dataset.name, dataset.phase_names, dataset.action_names, tuple(entries)).save(path)
+        Manifest(
+            dataset.name,
+            dataset.phase_names,
+            dataset.action_names,
+            tuple(entries),
+            ordered=dataset.ordered,
+        ).save(path)
         _save_index(dataset, path, reader, cached)
         untried = {video.id for video in dataset.videos} - tried - cached.keys()
         _record_failures(folder, untried, failures)
@@ -249,10 +255,8 @@ def _entry(
 
 
 def _late_events(folder: Path, video: Video, labels: tuple[int, ...] | None) -> str:
-    """Describe events after the last frame; the labels of the last frame tell whether there are
-    any.
-    """
-    if not video.events or max(labels or (0,)) == len(video.events):
+    """Describe events after the last frame; there are none if every phase has a frame."""
+    if {phase for _, _, phase in video.intervals or ()} <= {UNLABELED, *(labels or ())}:
         return ""
     pts_seconds = read_array(video_path(folder, video.view, video.id), "pts_seconds")
     return video.late_events(len(pts_seconds), float(pts_seconds.max()))

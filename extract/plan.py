@@ -304,7 +304,7 @@ def _check_video(job: Job) -> dict[str, Any]:
         "state": job.state,
         "frames": job.frames,
         "labels": labels,
-        "events": len(video.events or ()),
+        "events": len(video.events),
         "size": None,
         "fps": None,
     }

@@ -6,7 +6,7 @@ import pytest
 from tests.factories import write_file
 
 from byov.data import READERS, open_dataset
-from byov.data.dataset import WHOLE_FILE, Dataset, FileSegment, Video
+from byov.data.dataset import WHOLE_FILE, Dataset, FileSegment, Video, event_intervals
 from byov.errors import DatasetError
 
 
@@ -15,14 +15,18 @@ from byov.errors import DatasetError
     [
         ({"labels": (0, 0, 1, 2)}, [0.0, 0.1, 0.2, 0.3], (0, 0, 1, 2)),
         ({"labels": (0, 0, 1, 2)}, [0.0, 0.1], (0, 0)),
-        ({"events": (0.5, 2.0)}, [0.0, 0.49, 0.5, 1.9, 2.0, 9.0], (0, 0, 1, 1, 2, 2)),
-        ({"events": (0.0,)}, [0.0, 1.0], (1, 1)),
         (
-            {"events": (2.0,), "unlabeled": ((0, 1), (3, np.inf))},
+            {"intervals": event_intervals((0.5, 2.0))},
+            [0.0, 0.49, 0.5, 1.9, 2.0, 9.0],
+            (0, 0, 1, 1, 2, 2),
+        ),
+        ({"intervals": event_intervals((0.0,))}, [0.0, 1.0], (1, 1)),
+        (
+            {"intervals": event_intervals((2.0,), ((0, 1), (3, np.inf)))},
             [0.0, 0.9, 1.0, 2.0, 2.9, 3.0, 9.0],
             (-1, -1, 0, 1, 1, -1, -1),
         ),
-        ({"events": (2.0,), "unlabeled": ((0, 1),)}, [0.0, 0.5], None),
+        ({"intervals": event_intervals((2.0,), ((0, 1),))}, [0.0, 0.5], None),
         ({"actions": (3,)}, [0.0], None),
     ],
 )
