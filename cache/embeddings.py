@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 
 from byov.cache.digests import json_sha256
-from byov.cache.features import BaseProvenance, video_digest
+from byov.cache.features import BaseProvenance, video_digests
 from byov.cache.hdf5 import RowWriter, open_file, read_array, read_header_attributes
 from byov.cache.layout import video_path
 from byov.cache.manifest import Manifest, VideoEntry
@@ -35,6 +35,7 @@ class EmbeddingProvenance(BaseProvenance):
     first_frame: int  # index of the first frame in the video; 0 unless it is a sub-clip
     # Digest of the video file; "" in runs, because the feature files contain it.
     source_sha256: str = ""
+    times_sha256: str = ""  # digest of the frame times of the whole video; "" outside of runs
 
 
 def write_embedding(
@@ -62,37 +63,41 @@ def read_source(path: Path) -> EmbeddingProvenance:
 
 
 def check_current(
-    path: Path, run: RunRecord, features_dir: Path, model_sha256: str | None
+    path: Path, entry: VideoEntry, run: RunRecord, features_dir: Path, model_sha256: str | None
 ) -> EmbeddingProvenance:
     """Check that an embedding file of a run is up to date, and return its provenance.
 
-    Raises StaleError unless the file contains the video and frames given by its path, embedded from
-    the current features with the model whose digest is `model_sha256` (None to accept any model).
+    Raises StaleError unless the file contains the video `entry` and the frames given by its path,
+    embedded from the current features with the model whose digest is `model_sha256` (None to accept
+    any model).
     """
     source = read_source(path)
-    view = path.parent.name
-    video = path.stem
     first_frame = "0"
     if path.parents[1].name.endswith("-trimmed"):
-        video, _, clip = video.rpartition("@")
-        first_frame = clip.partition("-")[0]
+        first_frame = path.stem.rpartition("@")[2].partition("-")[0]
     folder = features_dir / run.dataset / run.encoder_folder
-    features = video_path(folder, view, video)
+    features = video_path(folder, entry.view, entry.id)
     if not features.is_file():
         raise StaleError(
             f"{path}: cannot be checked without {features}; run byov-extract --dataset "
             f"{run.dataset}"
         )
+    column_sha256, times_sha256 = video_digests(folder, entry, run.column, "pts_seconds")
     expected = {
         "model_sha256": model_sha256 or source.model_sha256,
         "dataset": run.dataset,
-        "view": view,
-        "video": video,
+        "view": entry.view,
+        "video": entry.id,
         "first_frame": first_frame,
         "column": run.column,
-        "column_sha256": video_digest(folder, view, video, run.column),
+        "column_sha256": column_sha256,
+        "times_sha256": times_sha256,
     }
-    reasons = {"model_sha256": "the model", "column_sha256": f"{run.column} in {features}"}
+    reasons = {
+        "model_sha256": "the model",
+        "column_sha256": f"{run.column} in {features}",
+        "times_sha256": f"pts_seconds in {features}",
+    }
     for key, value in expected.items():
         recorded = str(getattr(source, key))
         if recorded != value:
@@ -129,7 +134,7 @@ def check_training_data(run: RunRecord, features_dir: Path, manifest: Manifest) 
     videos = [video for video in manifest.videos if video.split != "test"]
     cached = [video for video in videos if video_path(folder, video.view, video.id).is_file()]
     digests = training_digests(
-        (video, video_digest(folder, video.view, video.id, run.column)) for video in cached
+        (video, video_digests(folder, video, run.column)[0]) for video in cached
     )
     if digests["features_sha256"] != run.features_sha256:
         raise StaleError(

@@ -12,7 +12,8 @@ from byov.cache import hdf5
 from byov.cache.digests import SCHEMA_VERSION
 from byov.cache.hdf5 import EXTRACT_AGAIN, STORED_DTYPE
 from byov.cache.layout import video_path
-from byov.errors import CacheError
+from byov.cache.manifest import VideoEntry
+from byov.errors import CacheError, StaleError
 from byov.records import READ_FROM_FILE
 
 MAX_TOKENS = 2**16  # `order` stores token indices in 16 bits
@@ -102,24 +103,61 @@ def read_header(path: Path, remedy: str = EXTRACT_AGAIN) -> Header:
         return Header(**(attributes | {"path": path, "provenance": Provenance(**attributes)}))
 
 
-def video_header(folder: Path, view: str, video: str) -> Header:
-    """Read the header of a video's feature file; raise CacheError if the file belongs to another
-    video.
+def video_header(folder: Path, entry: VideoEntry) -> Header:
+    """Read the header of a video's feature file in an encoder folder.
+
+    Raises:
+        CacheError: If the file cannot be read or belongs to another video.
+        StaleError: If the file was computed from another version of the video than the one that
+            the manifest describes.
     """
-    header = read_header(video_path(folder, view, video))
-    if (header.provenance.view, header.provenance.video) != (view, video):
-        raise CacheError(
-            f"{header.path}: features of {header.provenance.view}/{header.provenance.video}, not "
-            f"of {view}/{video}; {EXTRACT_AGAIN}"
-        )
+    header = cached_header(folder, entry.view, entry.id)
+    check_version(header, entry)
     return header
 
 
-def video_digest(folder: Path, view: str, video: str, column: str) -> str:
-    """Return the digest of a column in a video's feature file; raise CacheError if it belongs to
-    another video.
+def cached_header(folder: Path, view: str, video: str) -> Header:
+    """Like `video_header`, for any version of the video."""
+    header = read_header(video_path(folder, view, video))
+    _check_video(header.path, header.provenance.view, header.provenance.video, view, video)
+    return header
+
+
+def video_digests(folder: Path, entry: VideoEntry, *columns: str) -> list[str]:
+    """Return the digests of columns in a video's feature file; raises the errors of
+    `video_header`.
     """
-    return hdf5.read_digest(video_path(folder, view, video), column, view=view, video=video)
+    path = video_path(folder, entry.view, entry.id)
+    names = ("view", "video", "source_sha256", "encoder")
+    with hdf5.open_file(path) as file:
+        view, video, source_sha256, encoder = (hdf5.read_attribute(file, name) for name in names)
+        _check_video(path, view, video, entry.view, entry.id)
+        _check_version(path, source_sha256, encoder, entry)
+        return [hdf5.column_digest(file, path, column) for column in columns]
+
+
+def check_version(header: Header, entry: VideoEntry) -> None:
+    """Raise StaleError if features were computed from another version of the video than the one
+    that the manifest describes.
+    """
+    source = header.provenance
+    _check_version(header.path, source.source_sha256, source.encoder, entry)
+
+
+def _check_video(path: Path, view: str, video: str, wanted_view: str, wanted_video: str) -> None:
+    if (view, video) != (wanted_view, wanted_video):
+        raise CacheError(
+            f"{path}: features of {view}/{video}, not of {wanted_view}/{wanted_video}; "
+            f"{EXTRACT_AGAIN}"
+        )
+
+
+def _check_version(path: Path, source_sha256: str, encoder: str, entry: VideoEntry) -> None:
+    if source_sha256 != entry.source_sha256:
+        raise StaleError(
+            f"{path}: features of another version of the video than the labels in the manifest. "
+            f"Delete it and run byov-extract with --encoder {encoder} again."
+        )
 
 
 def identity_difference(identity: Mapping[str, str], expected: Mapping[str, str]) -> str:

@@ -210,7 +210,7 @@ def read_array(
     was replaced).
     """
     with open_file(path, remedy) as file:
-        digest = _column_digest(file, path, name)
+        digest = column_digest(file, path, name)
         if sha256 not in (None, digest):
             raise StaleError(f"{path}: replaced while it was in use; run the command again")
         if name not in _column_names(file):
@@ -224,21 +224,14 @@ def read_array(
         return values
 
 
-def read_digest(path: Path, name: str, **expected: str) -> str:
-    """Return the recorded SHA-256 of a column; raise CacheError if an attribute differs from
-    `expected`.
-    """
+def read_digest(path: Path, name: str) -> str:
+    """Return the recorded SHA-256 of a column."""
     with open_file(path) as file:
-        for key, value in expected.items():
-            recorded = _read_attribute(h5py.h5a.open(file.id, key.encode()))
-            if recorded != value:
-                raise CacheError(
-                    f"{path}: {key} is {recorded!r}, expected {value!r}; {EXTRACT_AGAIN}"
-                )
-        return _column_digest(file, path, name)
+        return column_digest(file, path, name)
 
 
-def _column_digest(file: h5py.File, path: Path, name: str) -> str:
+def column_digest(file: h5py.File, path: Path, name: str) -> str:
+    """Return the recorded SHA-256 of a column in an open file."""
     digests: dict[str, str] = json.loads(_read_attribute(h5py.h5a.open(file.id, b"columns")))
     if name not in digests:
         advice = (
@@ -261,6 +254,11 @@ def read_attributes(file: h5py.File) -> dict[str, Any]:
         raise ValueError(f"{count} attributes, at most {MAX_ATTRIBUTES} are allowed")
     stored = [h5py.h5a.open(file.id, index=index) for index in range(count)]
     return {item.name.decode("utf-8", "surrogateescape"): _read_attribute(item) for item in stored}
+
+
+def read_attribute(file: h5py.File, name: str) -> Any:
+    """Return a root attribute of an open file as a Python value."""
+    return _read_attribute(h5py.h5a.open(file.id, name.encode()))
 
 
 def _read_attribute(stored: h5py.h5a.AttrID) -> Any:

@@ -40,7 +40,10 @@ class VideoEntry:
     # Phase index of each frame (or UNLABELED), if the dataset has phases.
     labels: tuple[int, ...] | None
     actions: tuple[int, ...] | None  # video-level action classes, if the dataset has them
-    pair: str | None = None  # id shared by the ego and the exo video of one performance
+    pair: str | None = None  # id shared by the synchronized ego and exo videos of a performance
+    # Digest of the video (or segment) that `frames`, `fps` and `labels` describe; None until then.
+    source_sha256: str | None = None
+    group: str | None = None  # id shared by videos that must be in the same split, as of one take
 
 
 @dataclass(frozen=True, config=READ_FROM_FILE)
@@ -52,6 +55,7 @@ class Manifest:
     actions: tuple[str, ...]
     videos: tuple[VideoEntry, ...]
     schema_version: int = digests.SCHEMA_VERSION
+    ordered: bool = True  # whether every video shows the phases in this order
 
     def save(self, path: Path) -> None:
         write_bytes(path, self.to_json().encode())
@@ -63,6 +67,7 @@ class Manifest:
             **digests.BLANK_SEAL,
             "dataset": self.dataset,
             "phases": self.phases,
+            "ordered": self.ordered,
             "actions": self.actions,
         }
         start = json.dumps(head, indent=1, ensure_ascii=False).removesuffix("\n}")
@@ -74,7 +79,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True, config=READ_FROM_FILE)
 class IndexedFile:
-    """State of a feature file, its video and its annotation when last checked."""
+    """State of a feature file and its video when last checked."""
 
     size: int
     mtime_ns: int
@@ -82,7 +87,7 @@ class IndexedFile:
     fps: float
     ratios: tuple[str, ...]
     source_state: tuple[int, int, int]  # size, mtime_ns and ctime_ns of the video
-    annotation_sha256: str  # digest of the annotation that the labels in the manifest come from
+    source_sha256: str
 
 
 @dataclass(config=READ_FROM_FILE)
@@ -100,6 +105,8 @@ class FileIndex:
     files: dict[str, dict[str, IndexedFile]] = field(default_factory=dict)
     # Video id → part of the file, like "#t=2.5,7".
     segments: dict[str, str] = field(default_factory=dict)
+    # Video id → digest of the annotation that the labels in the manifest come from.
+    annotations: dict[str, str] = field(default_factory=dict)
     schema_version: int = digests.SCHEMA_VERSION
 
     def save(self, folder: Path) -> None:

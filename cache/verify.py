@@ -10,7 +10,13 @@ from typing import Any, get_args
 
 from byov.cache.digests import SEAL_NAME, check_weights
 from byov.cache.embeddings import EMBED_AGAIN, check_current, check_training_data
-from byov.cache.features import Header, check_same_identity, read_header, video_header
+from byov.cache.features import (
+    Header,
+    cached_header,
+    check_same_identity,
+    check_version,
+    read_header,
+)
 from byov.cache.hdf5 import EXTRACT_AGAIN, read_array
 from byov.cache.layout import (
     Protocol,
@@ -35,7 +41,7 @@ from byov.cache.runs import (
     embeddings_folder,
     read_run,
 )
-from byov.errors import CacheError
+from byov.errors import CacheError, StaleError
 
 FAILURES_NAME = "failures.json"
 RESTORE = "restore it from a copy, or delete the run and train it again"
@@ -129,19 +135,23 @@ def verify_folder(folder: Path) -> Iterator[Checked]:
         videos = load_manifest(folder.parent / "manifest.json").videos
     except CacheError:
         videos = None  # verify_all reports problems with the manifest
-    frames = {video_path(folder, video.view, video.id): video.frames for video in videos or ()}
+    entries = {video_path(folder, video.view, video.id): video for video in videos or ()}
     first: Header | None = None
 
     def check(path: Path) -> bool:
         nonlocal first
-        header = video_header(folder, path.parent.name, path.stem)
+        header = cached_header(folder, path.parent.name, path.stem)
         for column in header.columns:
             read_array(path, column)
         check_same_identity(header, first or header)
-        if videos is not None and path not in frames:
+        if videos is not None and path not in entries:
             raise CacheError(f"{path}: not in the manifest")
-        if videos is not None and frames[path] != header.frames:
-            raise CacheError(f"{path}: {header.frames} frames, but {frames[path]} in the manifest")
+        if videos is not None and entries[path].frames != header.frames:
+            raise CacheError(
+                f"{path}: {header.frames} frames, but {entries[path].frames} in the manifest"
+            )
+        if videos is not None:
+            check_version(header, entries[path])
         first = first or header
         return True
 
@@ -152,7 +162,9 @@ def verify_folder(folder: Path) -> Iterator[Checked]:
         failed: dict[str, str] = {}
         with suppress(CacheError):  # if failures.json is damaged, assume no failures
             failed = read_failures(folder)
-        expected = [path for path, count in frames.items() if count and path.stem not in failed]
+        expected = [
+            path for path, entry in entries.items() if entry.frames and entry.id not in failed
+        ]
         yield from _check_absent(folder, expected, present, "run byov-extract")
 
 
@@ -224,6 +236,7 @@ def _verify_embeddings(
     embeddings/.
     """
     trained = None
+    entries: dict[tuple[str, str], VideoEntry] = {(video.view, video.id): video for video in videos}
     remedy = f"byov-train --run {run.name} --embed-only"
     with suppress(CacheError):  # _verify_models reports problems with the model
         trained = check_model(run.folder, run.training).sha256
@@ -231,8 +244,16 @@ def _verify_embeddings(
     def check(path: Path) -> bool:
         for column in ("embedding", "pts_seconds"):
             read_array(path, column, remedy=EMBED_AGAIN)
+        is_trimmed = path.parents[1].name.endswith("-trimmed")
+        video = path.stem.rpartition("@")[0] if is_trimmed else path.stem
+        entry = entries.get((path.parent.name, video))
+        if not entries:  # verify_all reports problems with the manifest
+            return True
+        if entry is None:
+            raise StaleError(f"{path}: its video is not in the manifest")
         check_current(
             path,
+            entry,
             run,
             features_dir,
             run.untrained_sha256 if "untrained" in path.parents[1].name else trained,

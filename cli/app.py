@@ -26,6 +26,7 @@ from byov.records import problem
 
 FAILED = 1
 BAD_USAGE = 2
+CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 # The class comes from click, or from the copy of click inside newer versions of typer.
 ClickException: type[Any] = typer.BadParameter.__mro__[2]
@@ -53,7 +54,7 @@ class App(typer.Typer):
     def __init__(self, help: str | None = None, **settings: Any) -> None:
         super().__init__(
             help=help,
-            context_settings={"help_option_names": ["-h", "--help"]},
+            context_settings=CONTEXT_SETTINGS,
             pretty_exceptions_enable=False,
             rich_markup_mode="markdown",  # joins the lines of a paragraph
             **settings,

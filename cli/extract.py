@@ -1,16 +1,18 @@
 """byov-extract: run a frozen vision model on every frame and cache the merged tokens."""
 
+import inspect
 import json
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
 import byov
 from byov.cli import videos as cli_videos
-from byov.cli.app import FAILED, App
+from byov.cli.app import CONTEXT_SETTINGS, FAILED, App
 from byov.cli.options import (
     Cluster,
     Config,
@@ -28,9 +30,8 @@ from byov.cli.options import (
 )
 from byov.cli.signals import interruptible, run_stoppable
 from byov.cli.terminal import PROGRESS, note, print_rows
-from byov.data import READERS
+from byov.data import READERS, dataset_names, folder_readers
 from byov.data.video import MAX_PIXELS, DecodingPolicy
-from byov.data.video_folder import DEFAULT_SPLIT_FRACTIONS
 from byov.device import Device
 from byov.extract.encoder_names import DEFAULT_ENCODER, IMAGENET, Resize, parse_encoder
 from byov.extract.plan import (
@@ -43,45 +44,74 @@ from byov.extract.plan import (
     estimate_size,
     make_plan,
 )
-from byov.extract.source import VideoSource
+from byov.extract.source import choose_source, option_classes
 from byov.text import format_size, pluralize, printable
 from byov.workers import ClusterOptions
 
 RATIOS = ",".join(map(str, DEFAULT_RATIOS))
-DEFAULT_SPLIT = ",".join(f"{fraction:g}" for fraction in DEFAULT_SPLIT_FRACTIONS)
 RESUME = "finished videos are kept; run the same command to resume"
 
 main = App()
 
 
-@main.command()
+def with_source_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Replace `**source_options` in the signature of a command with the options of all readers,
+    after --name.
+    """
+    *parameters, _ = inspect.signature(function).parameters.values()
+    index = [parameter.name for parameter in parameters].index("name") + 1
+    readers = folder_readers()
+    options = [_option(name, Path, reader.summary) for name, reader in readers.items()]
+    types: dict[str, Any] = {}
+    described: dict[str, dict[str, list[str]]] = {}  # by option and description, who has it
+    for kind, record in (option_classes() | dict(READERS)).items():
+        user = f"--dataset {kind}" if kind in dataset_names() else f"--{kind}"
+        for name, field in record.model_fields.items():
+            types[name] = field.annotation
+            described.setdefault(name, {}).setdefault(field.description or "", []).append(user)
+    for name, texts in described.items():
+        parts = [f"{', '.join(users)}: {text}" for text, users in texts.items()]
+        options.append(_option(name, types[name], " ".join(parts)))
+    parameters[index:index] = options
+    keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+    function.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+    function.__annotations__ = {parameter.name: parameter.annotation for parameter in keywords}
+    return function
+
+
+def _option(name: str, kind: Any, description: str) -> inspect.Parameter:
+    option = f"--{name.replace('_', '-')}"
+    kinds = [each for each in get_args(kind) or (kind,) if each is not type(None)]
+    is_numbers = get_origin(kinds[0]) in (tuple, Annotated)
+    info = typer.Option(
+        option,
+        help=description,
+        parser=(lambda text: parse_numbers(option, text)) if is_numbers else None,
+        metavar="NUMBER,NUMBER,..." if is_numbers else None,
+    )
+    annotation = Annotated[(str if is_numbers else kinds[0]) | None, info]  # type: ignore[valid-type]
+    return inspect.Parameter(
+        name.replace("-", "_"), inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+    )
+
+
+# There are no arguments, but video files and dataset names are often passed as such.
+@main.command(context_settings=CONTEXT_SETTINGS | {"allow_extra_args": True})
+@with_source_options
 def extract(
+    context: typer.Context,
     dataset: Annotated[
         str | None,
-        typer.Option(help=f"Dataset: {', '.join(READERS)}.", autocompletion=lambda: list(READERS)),
+        typer.Option(help=f"Dataset: {', '.join(dataset_names())}.", autocompletion=dataset_names),
     ] = None,
     manifest: Annotated[
         Path | None,
-        typer.Option(help="CSV with path,view,split[,id,start,end,events,phases,pair]."),
+        typer.Option(
+            help="CSV with path,view,split[,id,start,end,events,segments,phases,group,pair]."
+        ),
     ] = None,
     folder: Annotated[
         Path | None, typer.Option(help="Folder of your own videos; writes videos.csv.")
-    ] = None,
-    lerobot: Annotated[
-        Path | None, typer.Option(help="Folder of a LeRobot dataset (v2.0, v2.1 or v3.0).")
-    ] = None,
-    ego: Annotated[
-        str | None,
-        typer.Option(help="Ego camera key in --lerobot, or path pattern in --folder: `*wrist*`."),
-    ] = None,
-    exo: Annotated[str | None, typer.Option(help="Exo camera key or path pattern.")] = None,
-    task: Annotated[str | None, typer.Option(help="Task in --lerobot, if it has several.")] = None,
-    split: Annotated[
-        str | None,
-        typer.Option(
-            help="Fractions of train, val and test videos for --folder or --lerobot.",
-            show_default=DEFAULT_SPLIT,
-        ),
     ] = None,
     name: Annotated[
         str | None, typer.Option(help="Dataset name of your videos.", show_default="from the path")
@@ -147,8 +177,11 @@ def extract(
     features_dir: FeaturesDir = Path("features"),
     _config: Config = None,
     _version: Version = False,
+    **source_options: Any,
 ) -> None:
     """Run a frozen vision model on every frame of a dataset. Cached videos are skipped."""
+    if context.args:
+        raise UsageError(_describe_argument(context.args[0]))
     cli_videos.keep_freed_memory()
     started = time.monotonic()
     part, _, parts = shard.partition("/")
@@ -157,8 +190,8 @@ def extract(
     cluster_options = parse_cluster(cluster, workers, cpus_per_worker, gpus_per_worker, device)
     if cluster_options is not None and int(parts) > 1:
         raise UsageError("--cluster distributes the videos itself. Omit --shard.")
-    fractions = None if split is None else parse_numbers("--split", split)
-    source = VideoSource(dataset, manifest, folder, lerobot, ego, exo, task, fractions, name)
+    places = {"dataset": dataset, "manifest": manifest, "folder": folder, "name": name}
+    source = choose_source(places | source_options)
     options = ExtractionOptions(
         ratios=parse_numbers("--ratios", ratios),
         shard=(int(part), int(parts)),
@@ -187,6 +220,20 @@ def extract(
         raise
     _print_summary(extracted, time.monotonic() - started, as_json=as_json)
     raise typer.Exit(FAILED if extracted.failures else 0)
+
+
+def _describe_argument(text: str) -> str:
+    """Describe which option a positional argument should have been passed to."""
+    path = Path(text)
+    if path.suffix.lower() == ".csv":
+        option = f"--manifest {text}"
+    elif text in dataset_names() and not path.exists():
+        option = f"--dataset {text}"
+    elif path.is_dir():
+        option = f"--folder {text}"
+    else:
+        option = f"--folder {path.parent}, which reads all videos in that folder"
+    return f"unexpected argument {text!r}. Pass {option}."
 
 
 def _extract(plan: Plan, cluster: ClusterOptions | None) -> ExtractedFeatures:

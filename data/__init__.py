@@ -1,60 +1,79 @@
 """Dataset readers for ego and exo videos, and the video decoder."""
 
-import shutil
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from byov.data import ae2, metaworld
-from byov.data.charades_ego import read_charades_ego
+from byov.data.ae2 import BreakEggs, PourLiquid, PourMilk, TennisForehand
+from byov.data.charades_ego import CharadesEgo
 from byov.data.dataset import Dataset
-from byov.data.own_videos import read_own_videos
+from byov.data.demo_videos import Demo
+from byov.data.lerobot import LeRobot
+from byov.data.metaworld import METAWORLD
+from byov.data.reader import DatasetReader
 from byov.errors import DatasetError
 from byov.folders import dataset_folder
+from byov.plugins import PROBLEMS, Registry
 from byov.progress import NO_PROGRESS, Progress
 
-METAWORLD = [f"metaworld-{task}" for task in (*metaworld.TASKS, *metaworld.WAITING_TASKS)]
-WITHOUT_DOWNLOAD = ("demo", *METAWORLD)
-READERS: dict[str, Callable[[str, Path], Dataset]] = {
-    **dict.fromkeys(ae2.KEY_EVENTS, ae2.read_ae2),
-    "charades_ego": read_charades_ego,
-    **dict.fromkeys(
-        WITHOUT_DOWNLOAD, lambda name, root: read_own_videos(name, root / "videos.csv")
-    ),
-}
-_DOWNLOADS = dict.fromkeys(ae2.KEY_EVENTS, "github.com/zihuixue/AlignEgoExo (AE2)") | {
-    "charades_ego": "prior.allenai.org/projects/charades-ego",
-}
+_BUILT_IN: tuple[type[DatasetReader], ...] = (
+    BreakEggs,
+    PourMilk,
+    PourLiquid,
+    TennisForehand,
+    CharadesEgo,
+    Demo,
+    *METAWORLD,
+    LeRobot,
+)
 
 
-def open_dataset(name: str, datasets_dir: Path, progress: Progress = NO_PROGRESS) -> Dataset:
-    """Read a built-in dataset from `datasets_dir / name`.
+def _check(name: str, reader: Any) -> None:
+    if not isinstance(reader, type) or not issubclass(reader, DatasetReader) or reader.name != name:
+        raise ValueError(f"not a subclass of DatasetReader with the name {name!r}")
+
+
+READERS = Registry[type[DatasetReader]](
+    "byov.datasets", {reader.name: reader for reader in _BUILT_IN}, _check
+)
+
+
+def dataset_names() -> list[str]:
+    """Return the names of the datasets that are read from the datasets folder."""
+    return [name for name, reader in READERS.items() if not reader.takes_folder]
+
+
+def folder_readers() -> dict[str, type[DatasetReader]]:
+    """Return the readers of any folder, by name."""
+    return {name: reader for name, reader in READERS.items() if reader.takes_folder}
+
+
+def find_dataset(name: str) -> type[DatasetReader]:
+    """Return the reader of a dataset in the datasets folder."""
+    name = dataset_folder(name)
+    if name not in dataset_names():
+        skipped = "".join(f"; {line}" for line in PROBLEMS)
+        raise DatasetError(
+            f"unknown dataset {name!r}. Choose from {', '.join(dataset_names())}, or use your own "
+            f"videos with --folder or --manifest{skipped}."
+        )
+    return READERS[name]
+
+
+def open_dataset(
+    name: str, datasets_dir: Path, progress: Progress = NO_PROGRESS, **options: Any
+) -> Dataset:
+    """Read a dataset from `datasets_dir / name`.
 
     If the folder does not exist, demo videos are copied from the package and Meta-World videos are
     rendered.
     """
-    name = dataset_folder(name)
-    if name not in READERS:
+    reader = find_dataset(name)(**options)
+    folder = datasets_dir / reader.name
+    if not folder.is_dir() and not (reader.is_created and not folder.exists()):
+        place = f" from {reader.download}" if reader.download else ""
         raise DatasetError(
-            f"unknown dataset {name!r}. Choose from {', '.join(READERS)}, or use your own videos "
-            "with --folder or --manifest."
+            f"{folder.absolute()} is missing or not a folder. Download {reader.name}{place} into "
+            "this folder, or set --datasets-dir. To try byov without a download, use --dataset "
+            "demo."
         )
-    root = datasets_dir / name
-    if name == "demo" and not root.exists():
-        root.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=root.parent, prefix=f".{root.name}-") as scratch:
-            copy = shutil.copytree(Path(__file__).with_name("demo"), Path(scratch) / root.name)
-            try:
-                copy.rename(root)
-            except OSError:
-                if not root.is_dir():  # another process may have copied it concurrently
-                    raise
-    if name in METAWORLD and not (root / "videos.csv").exists():
-        metaworld.write_dataset(root, name.removeprefix("metaworld-"), progress=progress)
-    if not root.is_dir():
-        raise DatasetError(
-            f"{root.absolute()} is missing or not a folder. Download {name} from "
-            f"{_DOWNLOADS[name]} into this folder, or set --datasets-dir. To try byov without a "
-            "download, use --dataset demo."
-        )
-    return READERS[name](name, root)
+    return reader.read(folder, progress)

@@ -13,52 +13,77 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
+from typing import ClassVar
 
 from byov.data.dataset import Dataset, Video, require_views
 from byov.data.label_pickle import read_labels
+from byov.data.reader import DatasetReader
 from byov.errors import DatasetError
+from byov.progress import NO_PROGRESS, Progress
 from byov.records import SPLITS, VIEWS, Split, View
 
-KEY_EVENTS = {
-    "break_eggs": (
+
+class Ae2(DatasetReader):
+    """Base class of the readers of AE2's datasets."""
+
+    download = "github.com/zihuixue/AlignEgoExo (AE2)"
+    key_events: ClassVar[tuple[str, ...]]
+    is_listed: ClassVar[bool] = False  # CSV files list the videos of each split
+
+    def read(self, folder: Path, _progress: Progress = NO_PROGRESS) -> Dataset:
+        """Read an AE2 dataset from `folder`, or from a subfolder if the archive was unzipped one
+        level deeper.
+        """
+        root = _dataset_root(self.name, folder, is_listed=self.is_listed)
+        labels = read_labels(root / "label.pickle")
+        phases = tuple(f"{before} to {after}" for before, after in pairwise(self.key_events))
+        videos = []
+        for path, view, split in _list_videos(root, is_listed=self.is_listed):
+            if path.stem not in labels:
+                raise DatasetError(
+                    f"{path}: no labels for {path.stem!r} in {root / 'label.pickle'}"
+                )
+            last = max(labels[path.stem], default=0)
+            if last >= len(phases):
+                raise DatasetError(
+                    f"{path}: phase {last} in {root / 'label.pickle'}, but {self.name} has "
+                    f"{len(phases)} phases"
+                )
+            videos.append(Video(path.stem, view, split, path, labels=labels[path.stem]))
+        dataset = Dataset(self.name, root, tuple(_with_pairs(videos)), phase_names=phases)
+        require_views(dataset, SPLITS)
+        return dataset
+
+
+class BreakEggs(Ae2):
+    name = "break_eggs"
+    key_events = (
         "start",
         "hit egg",
         "visible crack on the eggshell",
         "egg contents released",
         "end",
-    ),
-    "pour_milk": ("start", "liquid exits container", "pouring complete", "end"),
-    "pour_liquid": ("start", "liquid exits container", "pouring complete", "end"),
-    "tennis_forehand": ("start", "racket touches ball", "end"),
-}
-LISTED_IN_CSV = ("break_eggs", "tennis_forehand")
+    )
+    is_listed = True
 
 
-def read_ae2(name: str, root: Path) -> Dataset:
-    """Read an AE2 dataset from `root`, or from a subfolder if the archive was unzipped one level
-    deeper.
-    """
-    root = _dataset_root(name, root)
-    labels = read_labels(root / "label.pickle")
-    phases = tuple(f"{before} to {after}" for before, after in pairwise(KEY_EVENTS[name]))
-    videos = []
-    for path, view, split in _list_videos(name, root):
-        if path.stem not in labels:
-            raise DatasetError(f"{path}: no labels for {path.stem!r} in {root / 'label.pickle'}")
-        last = max(labels[path.stem], default=0)
-        if last >= len(phases):
-            raise DatasetError(
-                f"{path}: phase {last} in {root / 'label.pickle'}, but {name} has {len(phases)} "
-                "phases"
-            )
-        videos.append(Video(path.stem, view, split, path, labels=labels[path.stem]))
-    dataset = Dataset(name, root, tuple(_with_pairs(videos)), phase_names=phases)
-    require_views(dataset, SPLITS)
-    return dataset
+class PourMilk(Ae2):
+    name = "pour_milk"
+    key_events = ("start", "liquid exits container", "pouring complete", "end")
 
 
-def _dataset_root(name: str, root: Path) -> Path:
-    is_listed = name in LISTED_IN_CSV
+class PourLiquid(Ae2):
+    name = "pour_liquid"
+    key_events = ("start", "liquid exits container", "pouring complete", "end")
+
+
+class TennisForehand(Ae2):
+    name = "tennis_forehand"
+    key_events = ("start", "racket touches ball", "end")
+    is_listed = True
+
+
+def _dataset_root(name: str, root: Path, *, is_listed: bool) -> Path:
     for folder in (root, *sorted(path for path in root.iterdir() if path.is_dir())):
         if (folder / ("ego/train.csv" if is_listed else "train/ego")).exists():
             return folder
@@ -89,9 +114,9 @@ def _with_pairs(videos: list[Video]) -> Iterator[Video]:
             yield replace(video, id=f"{video.id}-{video.view}", pair=pair)
 
 
-def _list_videos(name: str, root: Path) -> Iterator[tuple[Path, View, Split]]:
+def _list_videos(root: Path, *, is_listed: bool) -> Iterator[tuple[Path, View, Split]]:
     for split, view in product(SPLITS, VIEWS):
-        if name not in LISTED_IN_CSV:
+        if not is_listed:
             paths = sorted((root / split / view).glob("[!.]*.mp4"))
         else:
             list_file = root / view / f"{split}.csv"

@@ -11,33 +11,38 @@ from dataclasses import replace
 from pathlib import Path
 
 from byov.data.dataset import Dataset, Video, read_csv, require_views
+from byov.data.reader import DatasetReader
 from byov.errors import DatasetError
+from byov.progress import NO_PROGRESS, Progress
 from byov.records import Split
 
 NUM_CLASSES = 157
 
 
-def read_charades_ego(name: str, root: Path) -> Dataset:
-    """Read Charades-Ego from the folder `root`.
+class CharadesEgo(DatasetReader):
+    name = "charades_ego"
+    download = "prior.allenai.org/projects/charades-ego"
 
-    Each video is paired with its partner if that is in the other view and the same split; the first
-    match wins.
-    """
-    rows = [row for split in ("train", "test") for row in _read_list(root, split)]
-    by_id = {video.id: video for video, _ in rows}
-    pairs: dict[str, str] = {}
-    for video, partner in rows:
-        other = by_id.get(partner)
-        if other is None or other.view == video.view or other.split != video.split:
-            continue
-        if video.id not in pairs and other.id not in pairs:
-            pairs[video.id] = pairs[other.id] = video.id
-    videos = tuple(replace(video, pair=pairs.get(video.id)) for video, _ in rows)
-    dataset = Dataset(
-        name, root, videos, action_names=tuple(f"c{index:03d}" for index in range(NUM_CLASSES))
-    )
-    require_views(dataset, ("train", "test"))
-    return dataset
+    def read(self, folder: Path, _progress: Progress = NO_PROGRESS) -> Dataset:
+        """Read Charades-Ego.
+
+        Each video is paired with its partner if that is in the other view and the same split; the
+        first match wins.
+        """
+        rows = [row for split in ("train", "test") for row in _read_list(folder, split)]
+        by_id = {video.id: video for video, _ in rows}
+        pairs: dict[str, str] = {}
+        for video, partner in rows:
+            other = by_id.get(partner)
+            if other is None or other.view == video.view or other.split != video.split:
+                continue
+            if video.id not in pairs and other.id not in pairs:
+                pairs[video.id] = pairs[other.id] = video.id
+        videos = tuple(replace(video, pair=pairs.get(video.id)) for video, _ in rows)
+        names = tuple(f"c{index:03d}" for index in range(NUM_CLASSES))
+        dataset = Dataset(self.name, folder, videos, action_names=names)
+        require_views(dataset, ("train", "test"))
+        return dataset
 
 
 def _read_list(root: Path, split: Split) -> Iterator[tuple[Video, str]]:

@@ -3,10 +3,12 @@
 import csv
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +17,7 @@ from byov.errors import DatasetError
 from byov.records import UNLABELED, VIEWS, Split, View
 
 Unit = Literal["s", "f"]
+K = TypeVar("K")
 
 
 class FileSegment(NamedTuple):
@@ -62,6 +65,60 @@ def parse_source(name: str) -> tuple[str, FileSegment]:
     )
 
 
+class LabelInterval(NamedTuple):
+    """Phase of the frames with start <= time < end.
+
+    If intervals overlap, the later one in the list wins.
+    """
+
+    start: float
+    end: float
+    phase: int  # index of the phase, or UNLABELED
+
+
+def event_intervals(
+    events: Sequence[float], unlabeled: Sequence[tuple[float, float]] = ()
+) -> tuple[LabelInterval, ...]:
+    """Convert events, each of which starts the next phase, to intervals.
+
+    >>> [tuple(interval) for interval in event_intervals((2.5,), [(7, math.inf)])]
+    [(0.0, 2.5, 0), (2.5, inf, 1), (7, inf, -1)]
+    """
+    between = pairwise((0.0, *events, math.inf))
+    phases = [LabelInterval(start, end, phase) for phase, (start, end) in enumerate(between)]
+    return (*phases, *(LabelInterval(start, end, UNLABELED) for start, end in unlabeled))
+
+
+def order_phases(sequences: Iterable[Sequence[str]]) -> tuple[tuple[str, ...], bool]:
+    """Order phase names by time.
+
+    Args:
+        sequences: Names of the phases of each video, ordered by time.
+
+    Returns:
+        All names, and whether every sequence follows their order. If there is no such order, names
+        are ordered by their first occurrence.
+
+    >>> order_phases([["crack", "whisk"], ["whisk", "fry"]])
+    (('crack', 'whisk', 'fry'), True)
+    >>> order_phases([["crack", "whisk", "crack"]])
+    (('crack', 'whisk'), False)
+    """
+    sorter = TopologicalSorter[str]()
+    names: dict[str, None] = {}
+    for sequence in sequences:
+        for name in sequence:
+            names[name] = None
+            sorter.add(name)
+        for before, after in pairwise(sequence):
+            if before != after:
+                sorter.add(after, before)
+    try:
+        return tuple(sorter.static_order()), True
+    except CycleError:
+        return tuple(names), False
+
+
 @dataclass(frozen=True, slots=True)
 class Video:
     """A video file or a segment of one, with its annotations."""
@@ -71,14 +128,13 @@ class Video:
     split: Split
     path: Path
     labels: tuple[int, ...] | None = None  # phase index of each frame
-    # Times of key events; a frame's phase is the number of events so far.
-    events: tuple[float, ...] | None = None
-    # (start, end) intervals in which the phase is unknown.
-    unlabeled: tuple[tuple[float, float], ...] = ()
-    # Unit of `events` and `unlabeled`: seconds from the segment's first frame, or frame indices.
-    event_unit: Unit = "s"
+    # Where `labels` are not given; frames outside of all intervals are unlabeled.
+    intervals: tuple[LabelInterval, ...] | None = None
+    # Unit of the intervals: seconds from the segment's first frame, or frame indices.
+    interval_unit: Unit = "s"
     actions: tuple[int, ...] | None = None  # video-level action classes
-    pair: str | None = None  # id shared by the ego and the exo video of one performance
+    pair: str | None = None  # id shared by the synchronized ego and exo videos of a performance
+    group: str | None = None  # id shared by videos that must be in the same split, as of one take
     segment: FileSegment = WHOLE_FILE  # part of the file that shows the action
 
     @property
@@ -92,21 +148,28 @@ class Video:
         """
         if self.labels is not None:
             return self.labels[: len(pts_seconds)]
-        if self.events is None:
+        if self.intervals is None:
             return None
-        times = np.arange(len(pts_seconds)) if self.event_unit == "f" else pts_seconds
-        phases = np.searchsorted(self.events, times, side="right")
-        for start, end in self.unlabeled:
-            phases[(times >= start) & (times < end)] = UNLABELED
+        times = np.arange(len(pts_seconds)) if self.interval_unit == "f" else pts_seconds
+        phases = np.full(len(times), UNLABELED)
+        for start, end, phase in self.intervals:
+            phases[(times >= start) & (times < end)] = phase
         return tuple(phases.tolist()) if (phases != UNLABELED).any() else None
+
+    @property
+    def events(self) -> tuple[float, ...]:
+        """Times after the first frame at which a labeled interval starts."""
+        return tuple(
+            start for start, _, phase in self.intervals or () if start > 0 and phase != UNLABELED
+        )
 
     def late_events(self, frames: int, last_seconds: float) -> str:
         """Describe events that come after the last frame (at `last_seconds`); return "" if there
         are none.
         """
-        last = frames - 1 if self.event_unit == "f" else last_seconds
-        late = ", ".join(f"{event:g}" for event in self.events or () if event > last)
-        unit = self.event_unit
+        unit = self.interval_unit
+        last = frames - 1 if unit == "f" else last_seconds
+        late = ", ".join(f"{event:g}" for event in self.events if event > last)
         return (
             late
             and f"{self.source}: events at {late} {unit} are after its last frame "
@@ -119,19 +182,20 @@ class Dataset:
     """Videos with unique ids, in a fixed order.
 
     Raises:
-        DatasetError: If an id is not unique, a file is missing, or a pair is not an ego and an exo
-            video in one split.
+        DatasetError: If an id is not unique, a file is missing, a pair or group is not in one
+            split, a pair lacks a view, or two splits share part of a file.
     """
 
     name: str
     root: Path
     videos: tuple[Video, ...]
     phase_names: tuple[str, ...] = ()
+    # Whether every video shows the phases in this order; phases may be missing, but not repeated.
+    ordered: bool = True
     action_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         by_id: dict[str, Video] = {}
-        by_pair: dict[str, list[Video]] = {}
         for video in self.videos:
             # Ids become file names, and some file systems ignore case.
             first = by_id.setdefault(video.id.casefold(), video)
@@ -146,18 +210,73 @@ class Dataset:
                     f"{video.path}: listed in the {video.split} split of {self.name} but missing. "
                     "Copy it there or unlist it."
                 )
-            if video.pair is not None:
-                by_pair.setdefault(video.pair, []).append(video)
-        for pair, videos in by_pair.items():
-            if (
-                sorted(video.view for video in videos) != list(VIEWS)
-                or len({video.split for video in videos}) > 1
-            ):
-                listed = ", ".join(f"{video.id} ({video.view}, {video.split})" for video in videos)
-                raise DatasetError(
-                    f"{self.name}: pair {pair!r} must be one ego and one exo video in the same "
-                    f"split, not {listed}"
-                )
+        _check_groups(self)
+        for videos in _group_by((video.path, video) for video in self.videos).values():
+            if len(videos) > 1:
+                _check_repeats(self.name, videos)
+                check_overlaps(self.name, videos)
+
+
+def _group_by(items: Iterable[tuple[K, Video]]) -> dict[K, list[Video]]:
+    groups: dict[K, list[Video]] = {}
+    for key, video in items:
+        groups.setdefault(key, []).append(video)
+    return groups
+
+
+def _check_groups(dataset: Dataset) -> None:
+    pairs = _group_by((video.pair, video) for video in dataset.videos if video.pair is not None)
+    for pair, videos in pairs.items():
+        if {video.view for video in videos} != {*VIEWS} or len({v.split for v in videos}) > 1:
+            raise DatasetError(
+                f"{dataset.name}: pair {pair!r} must be ego and exo videos in the same split, not "
+                f"{_listed(videos)}"
+            )
+    groups = _group_by((video.group, video) for video in dataset.videos if video.group is not None)
+    for group, videos in groups.items():
+        if len({video.split for video in videos}) > 1:
+            raise DatasetError(
+                f"{dataset.name}: group {group!r} is in several splits: {_listed(videos)}. Put all "
+                "its videos into one split."
+            )
+
+
+def _listed(videos: Sequence[Video]) -> str:
+    more = f" and {len(videos) - 4} more" * (len(videos) > 4)
+    return ", ".join(f"{video.id} ({video.view}, {video.split})" for video in videos[:4]) + more
+
+
+def _check_repeats(name: str, videos: Sequence[Video]) -> None:
+    """Raise DatasetError if a part of a file is listed twice for one view and split."""
+    first_of: dict[tuple[View, Split, FileSegment], Video] = {}
+    for video in videos:
+        first = first_of.setdefault((video.view, video.split, video.segment), video)
+        if first is not video:
+            raise DatasetError(
+                f"{name}: {first.id} and {video.id} are the same part of {first.source}. Remove "
+                "one of them."
+            )
+
+
+def check_overlaps(name: str, videos: Sequence[Video]) -> None:
+    """Check videos that are parts of the same file, or of files with the same content.
+
+    Raises:
+        DatasetError: If two videos in different splits overlap.
+    """
+    for unit in get_args(Unit):  # seconds and frames cannot be compared here
+        longest: dict[Split, Video] = {}  # video of each split that ends last, so far
+        comparable = [v for v in videos if v.segment.unit == unit or v.segment == WHOLE_FILE]
+        for video in sorted(comparable, key=lambda video: video.segment.start):
+            for other in longest.values():
+                if other.split != video.split and other.segment.end > video.segment.start:
+                    raise DatasetError(
+                        f"{name}: {other.id} ({other.split}) and {video.id} ({video.split}) show "
+                        f"the same frames: {other.source}, {video.source}. Put them into one "
+                        "split."
+                    )
+            if video.split not in longest or longest[video.split].segment.end < video.segment.end:
+                longest[video.split] = video
 
 
 def require_views(dataset: Dataset, splits: tuple[Split, ...]) -> None:

@@ -5,29 +5,94 @@ One camera is the ego view and another the exo view; the two videos of an episod
 have no labels.
 """
 
-import json
 import logging
+import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field, ValidationError
 
 from byov.data.dataset import WHOLE_FILE, Dataset, FileSegment, Video, require_views
 from byov.data.own_videos import path_inside
+from byov.data.reader import DatasetReader, Fractions
 from byov.data.video import FrameReader
 from byov.data.video_folder import DEFAULT_SPLIT_FRACTIONS, assign_splits, log_skipped
 from byov.errors import DatasetError, VideoError
-from byov.records import VIEWS, View
+from byov.progress import NO_PROGRESS, Progress
+from byov.records import VIEWS, Record, View, problem
 
 LOGGER = logging.getLogger(__name__)
 VERSIONS = ("v2.0", "v2.1", "v3.0")
+_SIDES = ("width", "height")
 # A video counts as black if no pixel is brighter than this; above 0, since compression adds noise.
 BLACK = 24
+
+
+# Fields of video_path; numbers may be padded to at most 9 digits.
+_FIELD = re.compile(
+    r"\{(video_key|episode_chunk|episode_index|chunk_index|file_index)(?::0(\d)d)?\}"
+)
+_Index = Annotated[int, Field(ge=0, lt=10**9)]
+
+
+class _Metadata(Record, extra="ignore"):
+    """Part of a dataset's metadata, which may come from anyone."""
+
+
+class _Feature(_Metadata):
+    dtype: str
+    shape: list[Any] | None = None
+    names: list[Any] | dict[str, Any] | None = None
+    info: dict[str, Any] | None = None
+    video_info: dict[str, Any] | None = None  # the name of `info` in v2.0
+
+    @property
+    def is_camera(self) -> bool:
+        details = self.info or self.video_info or {}
+        return self.dtype == "video" and not details.get("video.is_depth_map")
+
+    @property
+    def frame_size(self) -> str:
+        """Width and height, such as "640x480"."""
+        pairs = list(zip(self.names or (), self.shape or (), strict=False))
+        sizes = (next((size for name, size in pairs if name == side), "?") for side in _SIDES)
+        return "x".join(map(str, sizes))
+
+
+class LeRobotInfo(_Metadata):
+    """Contents of meta/info.json."""
+
+    codebase_version: str | None
+    video_path: Annotated[str, Field(max_length=1000)] | None
+    fps: Annotated[float, Field(gt=0)]
+    chunks_size: Annotated[int, Field(gt=0)] = 1000
+    features: dict[str, _Feature]
+
+    @property
+    def cameras(self) -> dict[str, str]:
+        """Frame sizes by camera key, without depth cameras."""
+        cameras = {key: feature for key, feature in self.features.items() if feature.is_camera}
+        return {key: feature.frame_size for key, feature in cameras.items()}
+
+
+class _Clip(_Metadata):
+    chunk_index: _Index
+    file_index: _Index
+    from_timestamp: Annotated[float, Field(ge=0)]
+
+
+class _EpisodeRow(_Metadata):
+    episode_index: _Index
+    tasks: list[str] | None = None
+    length: Annotated[int, Field(ge=1)] = 1  # number of frames, in v3.0
+    clips: dict[str, _Clip] = Field({})  # by camera key, in v3.0
 
 
 @dataclass(frozen=True, eq=False)  # hashed by identity
@@ -43,158 +108,168 @@ class Episode:
         return f"episode_{self.index:06d}"
 
 
-def read_lerobot(
-    name: str,
-    root: Path,
-    ego: str | None,
-    exo: str | None,
-    task: str | None = None,
-    fractions: Sequence[float] | None = None,
-) -> Dataset:
-    """Read a LeRobot dataset with one camera as the ego view and another as the exo view.
+class LeRobot(DatasetReader):
+    """Reader of LeRobot datasets with one camera as the ego view and another as the exo view."""
 
-    Args:
-        name: Dataset name.
-        root: Folder that contains meta/info.json.
-        ego: Key of the camera that moves with the robot, such as "observation.images.wrist".
-        exo: Key of a camera that films the robot from outside.
-        task: Task whose episodes to read, or a unique part of its text; required if there are
-            several tasks.
-        fractions: Fractions of train, val and test episodes. Episodes are assigned at random with a
-            fixed seed.
+    name = "lerobot"
+    summary = "Folder of a LeRobot dataset (v2.0, v2.1 or v3.0)."
+    takes_folder = True
 
-    Raises:
-        DatasetError: If the dataset cannot be read, or a camera or the task is missing. Unusable
-            videos are skipped.
-    """
-    info, cameras = _read_info(root)
-    listed = ", ".join(f"{key} ({size})" for key, size in cameras.items())
-    if len(cameras) == 1:
-        raise DatasetError(
-            f"{root} has only one camera, {listed}. byov needs an ego and an exo camera."
-        )
-    unknown = [f"no camera {key!r}. " for key in (ego, exo) if key and key not in cameras]
-    if unknown or ego is None or exo is None or ego == exo:
-        raise DatasetError(
-            f"{root}: {''.join(unknown[:1])}Choose two cameras with --ego KEY and --exo KEY from "
-            f"{listed}."
-        )
-    keys: dict[View, str] = {"ego": ego, "exo": exo}
-    episodes = _of_task(root, list(read_episodes(root, info, tuple(keys.values()))), task)
-    usable = _usable_videos(root, episodes)
-    views = {
-        episode: [view for view in VIEWS if (episode, keys[view]) in usable] for episode in episodes
-    }
-    shuffled = [episodes[index] for index in np.random.default_rng(0).permutation(len(episodes))]
-    # Episodes with both views come first, because the first episode always goes to train.
-    order = sorted(filter(views.get, shuffled), key=lambda episode: -len(views[episode]))
-    splits = dict(
-        zip(order, assign_splits(len(order), fractions or DEFAULT_SPLIT_FRACTIONS), strict=True)
+    ego: str | None = Field(
+        default=None,
+        description='Key of the camera that moves with the robot, such as "cam.wrist".',
     )
-    videos = []
-    for episode in sorted(order, key=lambda episode: episode.index):
-        pair = episode.name if len(views[episode]) == len(VIEWS) else None
-        for view in views[episode]:
-            path, segment = episode.videos[keys[view]]
-            split = splits[episode]
-            videos.append(
-                Video(f"{episode.name}-{view}", view, split, path, pair=pair, segment=segment)
+    exo: str | None = Field(
+        default=None, description="Key of a camera that films the robot from outside."
+    )
+    task: str | None = Field(
+        default=None,
+        description="Task, or a unique part of its text; required if there are several.",
+    )
+    # Episodes are assigned at random with a fixed seed.
+    split: Fractions | None = Field(
+        default=None, description="Fractions of train, val and test videos."
+    )
+
+    def read(self, folder: Path, _progress: Progress = NO_PROGRESS) -> Dataset:
+        """Read the episodes with a usable video; unusable videos are skipped."""
+        root = folder
+        ego = self.ego
+        exo = self.exo
+        info = _read_info(root)
+        cameras = info.cameras
+        listed = ", ".join(f"{key} ({size})" for key, size in cameras.items())
+        if len(cameras) == 1:
+            raise DatasetError(
+                f"{root} has only one camera, {listed}. byov needs an ego and an exo camera."
             )
-    counts = Counter(splits.values())
-    LOGGER.info(
-        f"{root}: {', '.join(f'{counts[split]} {split}' for split in counts)} episodes of "
-        f"{len(episodes)}"
-    )
-    dataset = Dataset(name, root, tuple(videos))
-    require_views(dataset, ("train",))
-    return dataset
+        unknown = [f"no camera {key!r}. " for key in (ego, exo) if key and key not in cameras]
+        if unknown or ego is None or exo is None or ego == exo:
+            raise DatasetError(
+                f"{root}: {''.join(unknown[:1])}Choose two cameras with --ego KEY and --exo KEY "
+                f"from {listed}."
+            )
+        keys: dict[View, str] = {"ego": ego, "exo": exo}
+        episodes = _of_task(root, list(read_episodes(root, info, tuple(keys.values()))), self.task)
+        usable = _usable_videos(root, episodes)
+        views = {
+            episode: [view for view in VIEWS if (episode, keys[view]) in usable]
+            for episode in episodes
+        }
+        shuffled = [
+            episodes[index] for index in np.random.default_rng(0).permutation(len(episodes))
+        ]
+        # Episodes with both views come first, because the first episode always goes to train.
+        order = sorted(filter(views.get, shuffled), key=lambda episode: -len(views[episode]))
+        splits = dict(
+            zip(
+                order, assign_splits(len(order), self.split or DEFAULT_SPLIT_FRACTIONS), strict=True
+            )
+        )
+        videos = []
+        for episode in sorted(order, key=lambda episode: episode.index):
+            pair = episode.name if len(views[episode]) == len(VIEWS) else None
+            for view in views[episode]:
+                path, segment = episode.videos[keys[view]]
+                split = splits[episode]
+                videos.append(
+                    Video(
+                        f"{episode.name}-{view}",
+                        view,
+                        split,
+                        path,
+                        pair=pair,
+                        group=episode.name,
+                        segment=segment,
+                    )
+                )
+        counts = Counter(splits.values())
+        LOGGER.info(
+            f"{root}: {', '.join(f'{counts[split]} {split}' for split in counts)} episodes of "
+            f"{len(episodes)}"
+        )
+        dataset = Dataset(root.resolve().name, root, tuple(videos))
+        require_views(dataset, ("train",))
+        return dataset
 
 
-def _read_info(root: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return meta/info.json and a dict of camera keys and frame sizes such as "640x480", without
-    depth cameras.
-    """
+def _read_info(root: Path) -> LeRobotInfo:
+    """Read meta/info.json, and check that the videos can be read."""
     path = root / "meta" / "info.json"
     try:
-        info = json.loads(path.read_text(encoding="utf-8"))
-        version, template, _, features = (
-            info[key] for key in ("codebase_version", "video_path", "fps", "features")
-        )
-        cameras = {}
-        for key, feature in features.items():
-            details = feature.get("info") or feature.get("video_info") or {}
-            if feature["dtype"] == "video" and not details.get("video.is_depth_map"):
-                size = dict(
-                    zip(feature.get("names") or (), feature.get("shape") or (), strict=False)
-                )
-                cameras[key] = f"{size.get('width', '?')}x{size.get('height', '?')}"
+        info = LeRobotInfo.model_validate_json(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         raise DatasetError(
             f"{root}: no meta/info.json. Pass the root folder of a LeRobot dataset."
         ) from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         raise DatasetError(
-            f"{path}: not readable as LeRobot metadata ({error!r}). Download it again."
+            f"{path}: not readable as LeRobot metadata ({_reason(error)}). Download it again."
         ) from None
-    if version not in VERSIONS or not template:
-        problem = f"version {version}" if template else "episodes without videos"
+    if info.codebase_version not in VERSIONS or not info.video_path:
+        kind = f"version {info.codebase_version}" if info.video_path else "episodes without videos"
         raise DatasetError(
-            f"{root}: {problem}. byov reads the videos of LeRobot {', '.join(VERSIONS)}; convert "
-            "it."
+            f"{root}: {kind}. byov reads the videos of LeRobot {', '.join(VERSIONS)}; convert it."
         )
-    if not cameras:
+    if not info.cameras:
         raise DatasetError(f"{root}: none of its features is a video")
-    return info, cameras
+    return info
 
 
-def read_episodes(root: Path, info: Mapping[str, Any], keys: Sequence[str]) -> Iterator[Episode]:
+def read_episodes(root: Path, info: LeRobotInfo, keys: Sequence[str]) -> Iterator[Episode]:
     """Yield all episodes with their videos from the given cameras, without checking that the files
     exist.
     """
-    is_packed = info["codebase_version"] == "v3.0"
+    is_packed = info.codebase_version == "v3.0"
     for row in _packed_rows(root, keys) if is_packed else _rows(root / "meta" / "episodes.jsonl"):
-        index = int(row["episode_index"])
         videos = {}
         for key in keys:
             segment = WHOLE_FILE
-            fields = {"video_key": key, "episode_index": index}
+            fields = {"video_key": key, "episode_index": row.episode_index}
             if is_packed:
-                fields |= {
-                    field: row[f"videos/{key}/{field}"] for field in ("chunk_index", "file_index")
-                }
+                clip = row.clips[key]
+                fields |= {"chunk_index": clip.chunk_index, "file_index": clip.file_index}
                 # Do not use to_timestamp: it may be the time of the last frame or the start of the
                 # next episode.
-                start = row[f"videos/{key}/from_timestamp"]
-                segment = FileSegment(start, start + row["length"] / info["fps"])
+                start = clip.from_timestamp
+                segment = FileSegment(start, start + row.length / info.fps)
             else:
-                chunk = index // int(info.get("chunks_size") or 1000)
+                chunk = row.episode_index // info.chunks_size
                 fields |= {"episode_chunk": chunk, "chunk_index": chunk}
-            try:
-                name = info["video_path"].format(**fields)
-            except (KeyError, ValueError, IndexError) as error:
-                raise DatasetError(
-                    f"{root}: video_path {info['video_path']!r} has an unknown field {error}"
-                ) from None
+            name = _expand(info.video_path or "", fields, root)
             videos[key] = path_inside(root, name, f"{root}: video_path"), segment
-        yield Episode(index, tuple(row.get("tasks") or ()), videos)
+        yield Episode(row.episode_index, tuple(row.tasks or ()), videos)
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
+def _expand(template: str, fields: Mapping[str, Any], root: Path) -> str:
+    """Fill in the fields of a video_path such as "{video_key}/episode_{episode_index:06d}.mp4".
+
+    str.format would also follow attributes, and pad to any width.
+    """
+    unknown = re.findall(r"[{}]", _FIELD.sub("", template)) or [
+        field for field, _ in _FIELD.findall(template) if field not in fields
+    ]
+    if unknown:
+        raise DatasetError(
+            f"{root}: video_path {template!r} has an unknown field. Expected "
+            f"{', '.join(f'{{{field}}}' for field in fields)}, optionally padded as in "
+            "{episode_index:06d}."
+        )
+    return _FIELD.sub(lambda match: f"{fields[match[1]]}".zfill(int(match[2] or 0)), template)
+
+
+def _rows(path: Path) -> list[_EpisodeRow]:
     """Read the episodes of a v2.0 or v2.1 dataset from episodes.jsonl."""
     try:
-        rows = [
-            json.loads(line)
-            for line in path.read_text(encoding="utf-8").splitlines()
-            if line.strip()
-        ]
-        return [row for row in rows if row["episode_index"] >= 0]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return [_EpisodeRow.model_validate_json(line) for line in lines if line.strip()]
+    except (OSError, ValueError) as error:
         raise DatasetError(
-            f"{path}: missing or not a list of episodes ({error!r}). Download it again."
+            f"{path}: missing or not a list of episodes ({_reason(error)}). Download it again."
         ) from None
 
 
-def _packed_rows(root: Path, keys: Sequence[str]) -> list[dict[str, Any]]:
+def _packed_rows(root: Path, keys: Sequence[str]) -> list[_EpisodeRow]:
     """Read the episodes of a v3.0 dataset from meta/episodes/**.parquet, with only the columns that
     locate videos.
     """
@@ -205,31 +280,43 @@ def _packed_rows(root: Path, keys: Sequence[str]) -> list[dict[str, Any]]:
         raise DatasetError(
             f"{root}: LeRobot v3.0 needs pyarrow. Run pip install 'byov-egoexo[lerobot]'."
         ) from None
-    fields = ("chunk_index", "file_index", "from_timestamp")
     columns = [
         "episode_index",
         "tasks",
         "length",
-        *(f"videos/{key}/{field}" for key in keys for field in fields),
+        *(f"videos/{key}/{field}" for key in keys for field in _Clip.model_fields),
     ]
     paths = sorted((root / "meta" / "episodes").rglob("*.parquet"))
     if not paths:
         raise DatasetError(
             f"{root / 'meta' / 'episodes'}: no .parquet file. Download the dataset again."
         )
-    rows: list[dict[str, Any]] = []
+    rows: list[_EpisodeRow] = []
     for path in paths:
         try:
             table = parquet.ParquetFile(path).read(columns=columns)
         except (OSError, pyarrow.ArrowException) as error:
-            reason = str(error).partition("\n")[0]
             raise DatasetError(
-                f"{path}: not readable ({reason}). Download the dataset again."
+                f"{path}: not readable ({_reason(error)}). Download the dataset again."
             ) from None
         if missing := [column for column in columns if column not in table.column_names]:
             raise DatasetError(f"{path}: no column {missing[0]!r}")
-        rows += table.to_pylist()
-    return sorted(rows, key=lambda row: int(row["episode_index"]))
+        try:
+            for row in table.to_pylist():
+                clips = {
+                    key: {field: row[f"videos/{key}/{field}"] for field in _Clip.model_fields}
+                    for key in keys
+                }
+                rows.append(_EpisodeRow.model_validate(row | {"clips": clips}))
+        except (ValueError, pyarrow.ArrowException) as error:
+            raise DatasetError(
+                f"{path}: not a list of episodes ({_reason(error)}). Download the dataset again."
+            ) from None
+    return sorted(rows, key=lambda row: row.episode_index)
+
+
+def _reason(error: Exception) -> str:
+    return problem(error) if isinstance(error, ValidationError) else str(error).partition("\n")[0]
 
 
 def _of_task(root: Path, episodes: list[Episode], task: str | None) -> list[Episode]:
@@ -243,10 +330,10 @@ def _of_task(root: Path, episodes: list[Episode], task: str | None) -> list[Epis
     if len(chosen) == 1:
         return [episode for episode in episodes if chosen[0] in episode.tasks]
     listed = "; ".join(f"{each!r} ({count} episodes)" for each, count in counts.items())
-    problem = (
+    reason = (
         f"task {task!r} matches none or several of its tasks" if task else "it has several tasks"
     )
-    raise DatasetError(f"{root}: {problem}. Choose one with --task: {listed}.")
+    raise DatasetError(f"{root}: {reason}. Choose one with --task: {listed}.")
 
 
 def _usable_videos(root: Path, episodes: Sequence[Episode]) -> set[tuple[Episode, str]]:
@@ -254,11 +341,12 @@ def _usable_videos(root: Path, episodes: Sequence[Episode]) -> set[tuple[Episode
     videos = [(episode, key) for episode in episodes for key in episode.videos]
     with ThreadPoolExecutor() as pool:
         results = pool.map(lambda video: _problem(*video[0].videos[video[1]]), videos)
-        problems = dict(zip(videos, results, strict=True))
+        problem_of = dict(zip(videos, results, strict=True))
     for reason in ("missing", "black"):
-        skipped = [video for video, problem in problems.items() if problem == reason]
-        log_skipped(reason, [episode.videos[key][0].relative_to(root) for episode, key in skipped])
-    usable = {video for video, problem in problems.items() if not problem}
+        skipped = [video for video, found in problem_of.items() if found == reason]
+        names = [os.path.relpath(episode.videos[key][0], root) for episode, key in skipped]
+        log_skipped(reason, names)
+    usable = {video for video, found in problem_of.items() if not found}
     if not usable:
         raise DatasetError(
             f"{root}: all of its {len(videos)} videos are missing or black. Download the dataset "

@@ -22,12 +22,15 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import av
 import numpy as np
 from numpy.typing import NDArray
 
+from byov.data.dataset import Dataset
+from byov.data.own_videos import read_own_videos
+from byov.data.reader import DatasetReader
 from byov.errors import DatasetError
 from byov.progress import NO_PROGRESS, Progress, track
 from byov.records import VIEWS, Split, View
@@ -57,6 +60,29 @@ _SETTLING_STEPS = 10  # simulation steps until objects come to rest; not filmed
 _MAX_STEPS = 420
 _WORKSPACE = np.array((0.0, 0.65, 0.12))  # look-at point of the corner cameras
 _WORKSPACE_RADIUS = 0.42  # meters
+
+
+class MetaWorld(DatasetReader):
+    """Base class of the readers of Meta-World datasets; videos are rendered if they are missing."""
+
+    is_created = True
+    task: ClassVar[str]
+
+    def read(self, folder: Path, progress: Progress = NO_PROGRESS) -> Dataset:
+        if not (folder / "videos.csv").exists():
+            write_dataset(folder, self.task, progress=progress)
+        return read_own_videos(self.name, folder / "videos.csv")
+
+
+def _reader_of(task_name: str) -> type[MetaWorld]:
+    class MetaWorldTask(MetaWorld):
+        name = f"metaworld-{task_name}"
+        task = task_name
+
+    return MetaWorldTask
+
+
+METAWORLD = [_reader_of(task) for task in (*TASKS, *WAITING_TASKS)]
 
 
 class Clip(NamedTuple):

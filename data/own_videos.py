@@ -3,8 +3,10 @@
 docs/your-own-videos.md documents the CSV columns.
 """
 
+import logging
 import math
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from decimal import ROUND_FLOOR, Decimal
@@ -12,15 +14,28 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from byov.data.dataset import Dataset, FileSegment, Unit, Video, read_csv, require_views
+from byov.data.dataset import (
+    Dataset,
+    FileSegment,
+    LabelInterval,
+    Unit,
+    Video,
+    event_intervals,
+    order_phases,
+    read_csv,
+    require_views,
+)
 from byov.data.video_folder import unique_ids
 from byov.errors import DatasetError
 from byov.records import SPLITS, VIEWS
+from byov.text import pluralize
 
 REQUIRED = ("path", "view", "split")
-OPTIONAL = ("id", "start", "end", "events", "phases", "pair")
+OPTIONAL = ("id", "start", "end", "events", "segments", "phases", "group", "pair")
 UNLABELED_MARK = "-"
 RESUME_MARK = "+"
+LOGGER = logging.getLogger(__name__)
+_SEGMENT = re.compile(r"\s*(\d+(?:\.\d+)?|\d+f)\s*-\s*(\d+(?:\.\d+)?|\d+f)\s+(\S.*)")
 
 
 class _Events(NamedTuple):
@@ -30,10 +45,17 @@ class _Events(NamedTuple):
     names: tuple[str, ...] = ()  # empty if the events are not named
 
 
+class _Segments(NamedTuple):
+    intervals: tuple[tuple[float, float], ...]
+    names: tuple[str, ...]
+    unit: Unit
+
+
 class _Row(NamedTuple):
     path: Path  # as written in the CSV
     video: Video  # its id is "" if the row has none
-    event_names: tuple[str, ...]
+    events: _Events
+    segments: _Segments | None
     phases: tuple[str, ...]
 
 
@@ -50,8 +72,14 @@ def read_own_videos(name: str, manifest: Path, *, folder: Path | None = None) ->
         row if row.video.id else row._replace(video=replace(row.video, id=next(ids)))
         for row in rows
     ]
-    videos = tuple(row.video for row in rows)
-    dataset = Dataset(name, root, videos, phase_names=_phase_names(manifest, rows))
+    if any(row.segments for row in rows):
+        phases, ordered = _segment_names(manifest, rows)
+        videos = tuple(_with_segments(row, phases) for row in rows)
+    else:
+        phases = _phase_names(manifest, rows)
+        ordered = True
+        videos = tuple(row.video for row in rows)
+    dataset = Dataset(name, root, videos, phase_names=phases, ordered=ordered)
     require_views(dataset, ("train",))
     return dataset
 
@@ -97,6 +125,7 @@ def _read_row(root: Path, fields: dict[str, str], source: str) -> _Row:
                 f"{source}: {column} is {values[column]!r}. Expected {', '.join(choices)}."
             )
     events = _parse_events(values["events"], source) if values["events"] else _Events(None)
+    segments = _parse_segments(values["segments"], source) if values["segments"] else None
     phases = tuple(part.strip() for part in values["phases"].split(";")) if values["phases"] else ()
     if not all(phases):
         raise DatasetError(
@@ -107,13 +136,13 @@ def _read_row(root: Path, fields: dict[str, str], source: str) -> _Row:
         view=VIEWS[VIEWS.index(values["view"])],
         split=SPLITS[SPLITS.index(values["split"])],
         path=path_inside(root, values["path"], source),
-        events=events.times,
-        unlabeled=events.unlabeled,
-        event_unit=events.unit,
+        intervals=None if events.times is None else event_intervals(events.times, events.unlabeled),
+        interval_unit=events.unit,
         pair=values["pair"] or None,
+        group=values["group"] or None,
         segment=_parse_segment(values["start"], values["end"], source),
     )
-    return _Row(Path(values["path"]), video, events.names, phases)
+    return _Row(Path(values["path"]), video, events, segments, phases)
 
 
 def _parse_segment(start: str, end: str, source: str) -> FileSegment:
@@ -166,17 +195,16 @@ def path_inside(root: Path, name: str, source: str) -> Path:
 
     Symbolic links may point anywhere.
     """
-    path = Path(os.path.normpath(root / name))
-    folder, target = (Path(os.path.normpath(each.absolute())) for each in (root, path))
+    folder, target = (Path(os.path.normpath(each.absolute())) for each in (root, root / name))
     # May reach root through a symbolic link, so resolve links.
     if Path(name).is_absolute() and "\0" not in name:
-        folder = folder.resolve()
+        folder = root.resolve()
         target = target.parent.resolve() / target.name
     if "\0" in name or not target.is_relative_to(folder):
         raise DatasetError(
             f"{source}: the path {name!r} is outside of {root}. All videos must be below it."
         )
-    return path
+    return root / target.relative_to(folder)
 
 
 def _parse_events(text: str, source: str) -> _Events:
@@ -227,26 +255,94 @@ def _parse_events(text: str, source: str) -> _Events:
     )
 
 
+def _parse_segments(text: str, source: str) -> _Segments:
+    """Parse a cell such as "3.2-6 crack egg; 6.5-9 whisk" or "96f-180f crack egg"."""
+    matches = [_SEGMENT.fullmatch(part) for part in text.split(";") if part.strip()]
+    found = [match for match in matches if match is not None]
+    cells = [cell for match in found for cell in match.group(1, 2)]
+    in_frames = [cell.endswith("f") for cell in cells]
+    intervals = tuple(
+        (float(match[1].removesuffix("f")), float(match[2].removesuffix("f"))) for match in found
+    )
+    if (
+        len(found) < len(matches)
+        or len({*in_frames}) > 1
+        or not all(start < end for start, end in intervals)
+    ):
+        raise DatasetError(
+            f"{source}: segments {text!r}. Expected starts, ends and names like '3.2-6 crack egg; "
+            "6.5-9 whisk', or frame indices like '96f-180f crack egg'."
+        )
+    names = tuple(match[3].strip() for match in found)
+    return _Segments(intervals, names, "f" if in_frames[0] else "s")
+
+
+def _segment_names(manifest: Path, rows: Sequence[_Row]) -> tuple[tuple[str, ...], bool]:
+    """Return the phase names of all segments, and whether they always occur in that order."""
+    sequences = []
+    overlaps = 0
+    for row in rows:
+        if row.events.times is not None or row.phases:
+            raise DatasetError(
+                f"{manifest}: {row.video.id!r} has events or phases, but other videos have "
+                "segments. Use one of them."
+            )
+        if row.segments is not None:
+            by_time = sorted(zip(row.segments.intervals, row.segments.names, strict=True))
+            overlaps += count_overlaps([interval for interval, _ in by_time])
+            sequences.append([name for _, name in by_time])
+    if overlaps:
+        LOGGER.info(
+            f"{manifest}: {pluralize(overlaps, 'segment')} started before the previous one ended; "
+            "the later one wins"
+        )
+    return order_phases(sequences)
+
+
+def count_overlaps(intervals: Sequence[tuple[float, float]]) -> int:
+    """Return the number of intervals, sorted by start, that start before an earlier one ends.
+
+    >>> count_overlaps([(0, 3), (2, 4), (4, 5)])
+    1
+    """
+    latest = -math.inf
+    overlaps = 0
+    for start, end in intervals:
+        overlaps += start < latest
+        latest = max(latest, end)
+    return overlaps
+
+
+def _with_segments(row: _Row, phases: tuple[str, ...]) -> Video:
+    if row.segments is None:
+        return row.video
+    intervals = tuple(
+        LabelInterval(*interval, phases.index(name))
+        for interval, name in sorted(zip(row.segments.intervals, row.segments.names, strict=True))
+    )
+    return replace(row.video, intervals=intervals, interval_unit=row.segments.unit)
+
+
 def _phase_names(manifest: Path, rows: Sequence[_Row]) -> tuple[str, ...]:
     """Return the phase names after checking that events and phases agree across videos."""
-    labeled = [(len(row.video.events), row) for row in rows if row.video.events is not None]
+    labeled = [(len(row.events.times), row) for row in rows if row.events.times is not None]
     if not labeled:
         return ()
     events, longest = max(labeled, key=lambda item: item[0])
     names = next(
-        (row.event_names for count, row in labeled if count == events and row.event_names), ()
+        (row.events.names for count, row in labeled if count == events and row.events.names), ()
     )
     for count, row in labeled:
         # A video may lack the last events if its end is unlabeled.
-        if count < events and all(end < math.inf for _, end in row.video.unlabeled):
+        if count < events and all(end < math.inf for _, end in row.events.unlabeled):
             raise DatasetError(
                 f"{manifest}: {longest.video.id!r} has {events} events but {row.video.id!r} has "
-                f"{count}. Give every labeled video the same events."
+                f"{count}. Give every labeled video the same events, or use the column `segments`."
             )
-        if row.event_names != names[: len(row.event_names)]:
+        if row.events.names != names[: len(row.events.names)]:
             raise DatasetError(
-                f"{manifest}: {row.video.id!r} has events {row.event_names}, others have "
-                f"{names or 'unnamed events'}"
+                f"{manifest}: {row.video.id!r} has events {row.events.names}, others have "
+                f"{names or 'unnamed events'}. For phases in any order, use the column `segments`."
             )
     # If only events are named, the phase before the first event is called "start".
     listed = {row.phases for row in rows if row.phases} or {("start", *names) if names else ()}

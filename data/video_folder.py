@@ -6,15 +6,18 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from itertools import count
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
+
+from pydantic import Field, model_validator
 
 from byov.data.dataset import Video
+from byov.data.reader import Fractions
 from byov.errors import DatasetError
-from byov.records import SPLITS, VIEWS, Split, View
+from byov.records import SPLITS, VIEWS, Record, Split, View
 
 T = TypeVar("T")
 LOGGER = logging.getLogger(__name__)
@@ -45,6 +48,31 @@ _SPLIT_WORDS: dict[str, Split] = {
 }
 
 
+class FolderOptions(Record):
+    """Options for listing the videos in a folder."""
+
+    ego: str | None = Field(
+        default=None, description="Path pattern of the ego videos, such as `*wrist*`."
+    )
+    exo: str | None = Field(default=None, description="Path pattern of the exo videos.")
+    split: Fractions | None = Field(
+        default=None, description="Fractions of train, val and test videos."
+    )
+
+    @model_validator(mode="after")
+    def _check_patterns(self) -> Self:
+        if (self.ego is None) != (self.exo is None):
+            raise ValueError(
+                "--ego and --exo must be used together, such as --ego '*wrist*' --exo '*front*'"
+            )
+        return self
+
+    @property
+    def patterns(self) -> dict[View, str] | None:
+        """Path pattern of each view, or None."""
+        return {"ego": self.ego, "exo": self.exo} if self.ego and self.exo else None
+
+
 def list_folder(
     folder: Path,
     fractions: Sequence[float] | None = None,
@@ -53,9 +81,10 @@ def list_folder(
     """List the videos in a folder with relative paths; derive view, split and id from the path.
 
     The view is the one whose pattern, such as "*wrist*", matches the path (default: the word "ego"
-    or "exo" in the path). The split is the name of a parent folder: train, val or test. If there
-    are no such folders, videos are assigned according to `fractions` (default:
-    DEFAULT_SPLIT_FRACTIONS). Skipped files are logged.
+    or "exo" in the path). The videos in a folder with both views are a group. The split is the name
+    of a parent folder: train, val or test. If there are no such folders, groups and other videos
+    are assigned according to `fractions` (default: DEFAULT_SPLIT_FRACTIONS). Skipped files are
+    logged.
     """
     paths, others = video_files(folder)
     if not paths:
@@ -85,18 +114,47 @@ def list_folder(
                 "or list the videos in a CSV for --manifest."
             )
     named = {path: _nearest_word(reversed(path.parts[:-1]), _SPLIT_WORDS) for path in paths}
+    groups = _groups(views)
     if not any(named.values()):
-        for chosen in by_view.values():
-            splits = assign_splits(len(chosen), fractions or DEFAULT_SPLIT_FRACTIONS)
-            named |= zip(chosen, splits, strict=True)
+        named = _assigned_splits(by_view, groups, fractions or DEFAULT_SPLIT_FRACTIONS)
     elif fractions is not None:
         raise DatasetError(f"{folder}: its folders already define the splits. Omit --split.")
     ids = dict(zip(paths, unique_ids(paths), strict=True))
     return [
-        Video(ids[path], view, _required_split(folder, path, named[path]), path)
+        Video(
+            ids[path],
+            view,
+            _required_split(folder, path, named[path]),
+            path,
+            group=groups.get(path),
+        )
         for view in VIEWS
         for path in by_view[view]
     ]
+
+
+def _groups(views: Mapping[Path, View | None]) -> dict[Path, str]:
+    """Map the videos of each take, a folder that directly contains videos of both views, to the
+    name of that folder.
+    """
+    views_in: dict[Path, set[View | None]] = {}
+    for path, view in views.items():
+        views_in.setdefault(path.parent, set()).add(view)
+    takes = {parent for parent, present in views_in.items() if {*VIEWS} <= present}
+    return {path: path.parent.as_posix() for path in views if path.parent in takes - {Path()}}
+
+
+def _assigned_splits(
+    by_view: Mapping[View, Sequence[Path]], groups: Mapping[Path, str], fractions: Sequence[float]
+) -> dict[Path, Split | None]:
+    """Assign the groups, and the videos of each view without a group, to the splits."""
+    names = sorted(set(groups.values()))
+    split_of_group = dict(zip(names, assign_splits(len(names), fractions), strict=True))
+    splits: dict[Path, Split | None] = {path: split_of_group[groups[path]] for path in groups}
+    for paths in by_view.values():
+        alone = [path for path in paths if path not in groups]
+        splits |= zip(alone, assign_splits(len(alone), fractions), strict=True)
+    return splits
 
 
 def _required_split(folder: Path, path: Path, split: Split | None) -> Split:
@@ -132,14 +190,15 @@ def to_csv(videos: Iterable[Video]) -> str:
     """Format videos as CSV text with empty annotation columns."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow(["path", "view", "split", "id", "events", "pair"])
+    table.writerow(["path", "view", "split", "id", "events", "group", "pair"])
     table.writerows(
-        [video.path.as_posix(), video.view, video.split, video.id, "", ""] for video in videos
+        [video.path.as_posix(), video.view, video.split, video.id, "", video.group or "", ""]
+        for video in videos
     )
     return text.getvalue()
 
 
-def log_skipped(reason: str, paths: Sequence[Path]) -> None:
+def log_skipped(reason: str, paths: Sequence[Path | str]) -> None:
     if paths:
         more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
         LOGGER.info(f"skipped ({reason}): {', '.join(map(str, paths[:3]))}{more}")
@@ -182,12 +241,13 @@ def assign_splits(videos: int, fractions: Sequence[float]) -> list[Split]:
     ['train', 'val', 'train', 'test', 'train']
     """
     target = dict(zip(SPLITS, fractions, strict=True))
+    counts = dict.fromkeys(SPLITS, 0)
     assigned: list[Split] = []
     for number in range(1, videos + 1):
-        missing = {
-            split: round(target[split] * number - assigned.count(split), 9) for split in SPLITS
-        }
-        assigned.append("train" if number == 1 else max(SPLITS, key=missing.__getitem__))
+        missing = {split: round(target[split] * number - counts[split], 9) for split in SPLITS}
+        split: Split = "train" if number == 1 else max(SPLITS, key=missing.__getitem__)
+        assigned.append(split)
+        counts[split] += 1
     return assigned
 
 
@@ -198,12 +258,14 @@ def unique_ids(paths: Sequence[Path], taken: Iterable[str] = ()) -> list[str]:
     stems = Counter(_valid_id(path.stem).casefold() for path in paths)
     ids: list[str] = []
     used = {name.casefold() for name in taken}
+    numbers: dict[str, Iterator[int]] = {}  # numbers of a name that have not been tried
     for path in paths:
         stem = _valid_id(path.stem)
         name = (
             stem if stems[stem.casefold()] == 1 else _valid_id("-".join(path.with_suffix("").parts))
         )
-        candidates = (name if number == 1 else f"{name}-{number}" for number in count(1))
+        untried = numbers.setdefault(name.casefold(), count(1))
+        candidates = (name if number == 1 else f"{name}-{number}" for number in untried)
         ids.append(next(candidate for candidate in candidates if candidate.casefold() not in used))
         used.add(ids[-1].casefold())
     return ids

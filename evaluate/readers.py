@@ -179,7 +179,7 @@ class RunEmbeddings(EmbeddingReader):
         path = self.path(segment)
         if path not in self._checked:
             self._checked[path] = check_current(
-                path, self.run, self._features_dir, self.model_sha256
+                path, segment.video, self.run, self._features_dir, self.model_sha256
             )
 
     def path(self, segment: Segment) -> Path:
@@ -268,7 +268,7 @@ class CachedFeatures(EmbeddingReader):
 
     def rows(self, segment: Segment) -> NDArray[np.float32]:
         path = self.path(segment)
-        header = video_header(self.folder, segment.video.view, segment.video.id)
+        header = video_header(self.folder, segment.video)
         check_same_identity(header, self._first)
         if header.frames != segment.video.frames:
             raise EvaluationError(

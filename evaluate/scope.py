@@ -50,11 +50,16 @@ def choose_scope(
     for task in named:
         if lacking := task.missing_labels(manifest, split):
             raise EvaluationError(
-                f"{manifest.dataset} has no {lacking}; {task.name} needs them, but tau does not"
+                f"{manifest.dataset} has no {lacking}; {task.name} needs them, but "
+                f"{'retrieval' if task.needs_order and not manifest.ordered else 'tau'} does not"
             )
     wanted = {task.name for task in named}
     if ALL in tasks:
         wanted.update(available_tasks(manifest))
+        if skipped := _tasks_that_need_order(manifest):
+            LOGGER.info(
+                f"{manifest.dataset}: its phases have no fixed order; skipped {', '.join(skipped)}"
+            )
     scored = tuple(task for task in TASKS if task in wanted)
     protocols = scored_protocols(scored, protocol or (ALL if ALL in tasks else None))
     if not protocols:
@@ -114,8 +119,15 @@ def available_tasks(manifest: Manifest) -> tuple[str, ...]:
         for task in TASKS.values()
         if task.in_all
         and (manifest.phases or not task.needs_labels)
+        and (manifest.ordered or not task.needs_order)
         and (manifest.actions if task.needs_actions else not only_actions)
     )
+
+
+def _tasks_that_need_order(manifest: Manifest) -> list[str]:
+    if manifest.ordered or not manifest.phases:
+        return []
+    return [task.name for task in TASKS.values() if task.in_all and task.needs_order]
 
 
 def scored_protocols(tasks: Sequence[str], choice: str | None = None) -> tuple[Protocol, ...]:

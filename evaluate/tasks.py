@@ -77,6 +77,7 @@ class Task(ABC):
     title: str  # title of its own table
     needs_labels = False  # needs phase labels; videos without any are ignored
     needs_all_frames = False  # also uses the unlabeled frames in labeled videos
+    needs_order = False  # needs phases that are in the same order in all videos
     needs_actions = False  # needs video-level action labels
     needs_training = False  # fits a model on the training frames
     in_all = True  # whether --task all includes the task
@@ -120,6 +121,8 @@ class Task(ABC):
             )
             if self.needs_labels and not (manifest.phases and is_labeled):
                 return f"phase labels for any {needed} video"
+        if self.needs_order and not manifest.ordered:
+            return "phases in a fixed order"
         return ""
 
 
@@ -211,7 +214,7 @@ class Retrieval(Task):
 class Progression(Task):
     name = prefix = "progression"
     title = "Phase progression"
-    needs_labels = needs_all_frames = needs_training = True
+    needs_labels = needs_order = needs_all_frames = needs_training = True
 
     def score(self, train: Frames, test: Frames, options: EvaluationOptions, /) -> dict[str, Score]:
         scored = {"train": train, "val": test} if options.training_progression else {"val": test}
@@ -353,7 +356,7 @@ class ProgressError(Task):
     name = "progress-error"
     prefix = "progress_error"
     title = "Error of the predicted progress, in percent of the action"
-    needs_labels = needs_all_frames = needs_training = True
+    needs_labels = needs_order = needs_all_frames = needs_training = True
     protocols = ("online", "standard", "trimmed")
 
     def score(self, train: Frames, test: Frames, options: EvaluationOptions, /) -> dict[str, Score]:
@@ -389,7 +392,7 @@ class EventError(Task):
     name = "events"
     prefix = "event_error"
     title = "Error of event times transferred from labeled videos of one view"
-    needs_labels = needs_all_frames = needs_training = True
+    needs_labels = needs_order = needs_all_frames = needs_training = True
     protocols = ("standard",)
 
     def score(self, train: Frames, test: Frames, options: EvaluationOptions, /) -> dict[str, Score]:

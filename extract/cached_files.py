@@ -6,22 +6,25 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Self
 
 from byov.cache import manifest as manifests
 from byov.cache.atomic import exclusive, write_text
 from byov.cache.digests import file_sha256, fingerprint, segment_digest
-from byov.cache.features import Provenance, video_header
+from byov.cache.features import Provenance, cached_header
 from byov.cache.hdf5 import read_array
 from byov.cache.layout import video_path
 from byov.cache.manifest import FileIndex, IndexedFile, Manifest, VideoEntry
 from byov.cache.verify import FAILURES_NAME, read_failures
 from byov.data.dataset import Dataset, Video, parse_source
 from byov.errors import CacheError
+from byov.records import UNLABELED
 
 LOGGER = logging.getLogger(__name__)
 
@@ -54,6 +57,20 @@ class CacheReader:
         except CacheError:
             self.entries = {}
 
+    def of_other_encoders(self) -> Iterator[Self]:
+        """Yield readers of the dataset's other encoder folders."""
+        for folder in sorted(self.folder.parent.iterdir()):
+            if folder.is_dir() and not folder.name.startswith(".") and folder != self.folder:
+                other = copy(self)
+                other.folder = folder
+                other._identity = self.index.identities.get(folder.name)
+                other._files = dict(self.index.files.get(folder.name, {}))
+                yield other
+
+    def has_current_labels(self, video: Video) -> bool:
+        """Return whether the labels in the manifest come from the video's current annotation."""
+        return self.index.annotations.get(video.id) == annotation_sha256(video)
+
     def read(self, video: Video, *, verify_source: bool = False) -> CachedFile | None:
         """Return a description of a video's feature file, or None if there is none.
 
@@ -67,40 +84,39 @@ class CacheReader:
             return None
         source = video.path.stat()
         source_state = (source.st_size, source.st_mtime_ns, source.st_ctime_ns)
-        # Everything that determines the labels, except the frame times.
-        labeling = (
-            video.labels,
-            video.events,
-            video.unlabeled,
-            video.event_unit,
-            video.segment.fragment,
-        )
-        annotation = hashlib.sha256(repr(labeling).encode()).hexdigest()
         known = self._files.get(video.id)
         listed = self.entries.get(video.id)
-        # The index has no digest, so its numbers must agree with those in the manifest.
+        # The index has no digest, so its values must agree with those in the manifest.
         if known is not None and (
             listed is None
-            or (known.frames, known.fps) != (listed.frames, listed.fps)
-            or (known.size, known.mtime_ns, known.annotation_sha256)
-            != (file.st_size, file.st_mtime_ns, annotation)
+            or (known.frames, known.fps, known.source_sha256)
+            != (listed.frames, listed.fps, listed.source_sha256)
+            or (known.size, known.mtime_ns) != (file.st_size, file.st_mtime_ns)
+            or not self.has_current_labels(video)
         ):
             known = None
         is_same_source = known and known.source_state == source_state and not verify_source
         if known and listed and is_same_source and self._identity:
-            entry = _manifest_entry(video, known.frames, known.fps, listed.labels)
+            entry = _manifest_entry(video, listed)
             return CachedFile(entry, self._identity, known, video.segment.fragment)
-        header = video_header(self.folder, video.view, video.id)
+        header = cached_header(self.folder, video.view, video.id)
         provenance = header.provenance
         change = self._source_change(provenance, video.path, source, file, verify=verify_source)
         facts = (file.st_size, file.st_mtime_ns, header.frames, header.fps, header.ratios)
         labels = (
             listed.labels if known and listed else video.phases(read_array(path, "pts_seconds"))
         )
+        entry = replace(
+            _manifest_entry(video),
+            frames=header.frames,
+            fps=header.fps,
+            labels=labels,
+            source_sha256=provenance.source_sha256,
+        )
         return CachedFile(
-            _manifest_entry(video, header.frames, header.fps, labels),
+            entry,
             provenance.identity(),
-            IndexedFile(*facts, source_state, annotation),
+            IndexedFile(*facts, source_state, provenance.source_sha256),
             parse_source(provenance.source_name)[1].fragment,
             change,
         )
@@ -137,11 +153,38 @@ class CacheReader:
         return ""
 
 
-def _manifest_entry(
-    video: Video, frames: int | None, fps: float | None, labels: tuple[int, ...] | None
-) -> VideoEntry:
-    return VideoEntry(
-        video.id, video.view, video.split, frames, fps, labels, video.actions, video.pair
+def annotation_sha256(video: Video) -> str:
+    """Return a digest of everything that determines the labels, except the frame times."""
+    labeling = (
+        video.labels,
+        video.intervals,
+        video.interval_unit,
+        video.segment.fragment,
+    )
+    return hashlib.sha256(repr(labeling).encode()).hexdigest()
+
+
+def _manifest_entry(video: Video, earlier: VideoEntry | None = None) -> VideoEntry:
+    """Return the manifest entry of a video, with the frames and labels of an earlier entry."""
+    entry = VideoEntry(
+        id=video.id,
+        view=video.view,
+        split=video.split,
+        frames=None,
+        fps=None,
+        labels=video.labels,
+        actions=video.actions,
+        pair=video.pair,
+        group=video.group,
+    )
+    if earlier is None:
+        return entry
+    return replace(
+        entry,
+        frames=earlier.frames,
+        fps=earlier.fps,
+        labels=earlier.labels,
+        source_sha256=earlier.source_sha256,
     )
 
 
@@ -163,32 +206,60 @@ def update_manifest(
     path = folder.with_name("manifest.json")
     with exclusive(path.with_name(".lock")):
         reader = CacheReader(folder)
+        others = tuple(reader.of_other_encoders())
         cached = dict[str, CachedFile]()
         entries = list[VideoEntry]()
         for video in dataset.videos:
-            file = None
-            with suppress(CacheError):
-                file = reader.read(video)
-            earlier = reader.entries.get(video.id)
-            if file is not None and file.fragment == video.segment.fragment:
+            file = _current_file(reader, video)
+            if file is not None:
                 cached[video.id] = file
-                entries.append(file.entry)
-                # The labels of the last frame tell whether any event comes later.
-                if video.events and max(file.entry.labels or (0,)) != len(video.events):
-                    feature_file = video_path(folder, video.view, video.id)
-                    pts_seconds = read_array(feature_file, "pts_seconds")
-                    late = video.late_events(len(pts_seconds), float(pts_seconds.max()))
-                    if late:
-                        failures[video.id] = f"{late}. Correct the CSV and run byov-extract again."
-                        LOGGER.warning(failures[video.id])
-            elif earlier is not None:  # extracted with another encoder
-                entries.append(_manifest_entry(video, earlier.frames, earlier.fps, earlier.labels))
-            else:
-                entries.append(_manifest_entry(video, None, None, video.labels))
-        Manifest(dataset.name, dataset.phase_names, dataset.action_names, tuple(entries)).save(path)
+                if late := _late_events(reader.folder, video, file.entry.labels):
+                    failures[video.id] = f"{late}. Correct the CSV and run byov-extract again."
+                    LOGGER.warning(failures[video.id])
+            entries.append(_entry(video, file, reader, others))
+        Manifest(
+            dataset.name,
+            dataset.phase_names,
+            dataset.action_names,
+            tuple(entries),
+            ordered=dataset.ordered,
+        ).save(path)
         _save_index(dataset, path, reader, cached)
-        others = {video.id for video in dataset.videos} - tried - cached.keys()
-        _record_failures(folder, others, failures)
+        untried = {video.id for video in dataset.videos} - tried - cached.keys()
+        _record_failures(folder, untried, failures)
+
+
+def _current_file(reader: CacheReader, video: Video) -> CachedFile | None:
+    """Return a video's feature file if it was computed from the current version of the video."""
+    with suppress(CacheError):
+        file = reader.read(video)
+        if file and not file.source_change and file.fragment == video.segment.fragment:
+            return file
+    return None
+
+
+def _entry(
+    video: Video, file: CachedFile | None, reader: CacheReader, others: Sequence[CacheReader]
+) -> VideoEntry:
+    """Return the manifest entry of a video, with labels from its current annotation.
+
+    The frame times come from the features of another encoder if there is no `file`.
+    """
+    file = file or next(filter(None, (_current_file(other, video) for other in others)), None)
+    if file is not None:
+        return file.entry
+    # A damaged, deleted or outdated file keeps its entry, unless the labels have changed.
+    return _manifest_entry(
+        video, reader.entries.get(video.id) if reader.has_current_labels(video) else None
+    )
+
+
+def _late_events(folder: Path, video: Video, labels: tuple[int, ...] | None) -> str:
+    """Describe events after the last frame; there are none if every phase has a frame."""
+    if {phase for _, _, phase in video.intervals or ()} <= {UNLABELED, *(labels or ())}:
+        return ""
+    pts_seconds = read_array(video_path(folder, video.view, video.id), "pts_seconds")
+    return video.late_events(len(pts_seconds), float(pts_seconds.max()))
 
 
 def _save_index(
@@ -208,6 +279,7 @@ def _save_index(
         segments={
             video.id: video.segment.fragment for video in dataset.videos if video.segment.fragment
         },
+        annotations={video.id: annotation_sha256(video) for video in dataset.videos},
         identities=reader.index.identities | {reader.folder.name: identity},
         files=reader.index.files | {reader.folder.name: files},
     )

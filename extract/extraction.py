@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import ceil
+from typing import Any
 
 from byov.cache.atomic import remove_abandoned
 from byov.cache.features import identity_difference
@@ -30,7 +31,7 @@ from byov.extract.plan import (
     VideoOutcome,
     make_plan,
 )
-from byov.extract.source import VideoSource
+from byov.extract.source import choose_source
 from byov.folders import Folder, datasets_folder, features_folder
 from byov.progress import NO_PROGRESS, Bar, Progress, Stop, Stoppable, never
 from byov.text import pluralize
@@ -52,6 +53,7 @@ def extract_features(
     task: str | None = None,
     split: Sequence[float] | None = None,
     name: str | None = None,
+    source_options: Mapping[str, Any] | None = None,
     encoder: str | None = None,
     revision: str | None = None,
     ratios: Sequence[float] = DEFAULT_RATIOS,
@@ -89,6 +91,8 @@ def extract_features(
         task: Task in `lerobot`; required if there are several.
         split: Fractions of train, val and test videos in `folder` or `lerobot`.
         name: Name for your own videos. Default: the name of the CSV or folder.
+        source_options: Options of a reader from another package and, if it reads any folder, that
+            folder under the name of the reader.
         encoder: Encoder id, such as "openai/clip-vit-base-patch16".
         datasets_dir: Folder that contains the datasets. Default: BYOV_DATASETS, else datasets/.
         features_dir: Folder of the feature cache. Default: BYOV_FEATURES, else features/.
@@ -119,7 +123,20 @@ def extract_features(
         overwrite=overwrite,
         verify_sources=verify_sources,
     )
-    source = VideoSource(dataset, manifest, folder, lerobot, ego, exo, task, split, name)
+    source = choose_source(
+        {
+            "dataset": dataset,
+            "manifest": manifest,
+            "folder": folder,
+            "lerobot": lerobot,
+            "ego": ego,
+            "exo": exo,
+            "task": task,
+            "split": split,
+            "name": name,
+            **(source_options or {}),
+        }
+    )
     videos = source.open(datasets_folder(datasets_dir), features, Stoppable(progress, stop))
     plan = make_plan(
         videos, features, parse_encoder(encoder or source.default_encoder, revision), options

@@ -12,16 +12,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from byov.cache.digests import fingerprint
 from byov.cache.features import identity_difference, read_header
 from byov.cache.layout import cached_files, encoder_slug, manifest_path, ratio_key, video_path
-from byov.data.dataset import Dataset, Video
+from byov.data.dataset import Dataset, Video, check_overlaps
 from byov.data.video import STRICT, DecodingPolicy, probe
 from byov.device import Device
 from byov.errors import CacheError, DatasetError, EncoderError, VideoError
 from byov.extract.cached_files import CachedFile, CacheReader, update_manifest
 from byov.extract.encoder_names import WIDTHS, EncoderName, Resize, compute_dtype
 from byov.progress import NO_PROGRESS, Progress, track
-from byov.records import check_choice
+from byov.records import Split, check_choice
 from byov.text import pluralize
 
 OnMismatch = Literal["error", "trim"]
@@ -197,6 +198,7 @@ def make_plan(
                 if provenance.encoder == encoder.id:
                     encoder = replace(encoder, revision=provenance.encoder_revision)
                     break
+    _refuse_copies(dataset)
     reader = CacheReader(folder)
     jobs = []
     first, step = options.shard
@@ -216,6 +218,28 @@ def make_plan(
         ratios = tuple(sorted({*map(float, options.ratios), *map(float, kept)}))
         jobs.append(Job(video, path, state, reason, cached, ratios))
     return Plan(dataset, encoder, folder, options, tuple(jobs))
+
+
+def _refuse_copies(dataset: Dataset) -> None:
+    """Raise DatasetError if two files with the same content are in different splits."""
+    by_size: dict[int, list[Path]] = {}
+    splits: dict[Path, set[Split]] = {}
+    for video in dataset.videos:
+        if video.path not in splits:
+            by_size.setdefault(video.path.stat().st_size, []).append(video.path)
+        splits.setdefault(video.path, set()).add(video.split)
+    by_content: dict[str, list[Path]] = {}
+    for paths in by_size.values():
+        if len(paths) > 1 and len(set.union(*(splits[path] for path in paths))) > 1:
+            for path in paths:
+                by_content.setdefault(fingerprint(path), []).append(path)
+    copies = {path: key for key, paths in by_content.items() if len(paths) > 1 for path in paths}
+    same_content: dict[str, list[Video]] = {}
+    for video in dataset.videos:
+        if video.path in copies:
+            same_content.setdefault(copies[video.path], []).append(video)
+    for videos in same_content.values():
+        check_overlaps(dataset.name, videos)
 
 
 def _compare(
@@ -280,7 +304,7 @@ def _check_video(job: Job) -> dict[str, Any]:
         "state": job.state,
         "frames": job.frames,
         "labels": labels,
-        "events": len(video.events or ()),
+        "events": len(video.events),
         "size": None,
         "fps": None,
     }

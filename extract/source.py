@@ -1,136 +1,152 @@
-"""Sources of videos: a built-in dataset, a CSV, a folder of videos or a LeRobot dataset."""
+"""Sources of videos: a dataset, a CSV, a folder of videos or a folder in the format of a reader."""
 
 import logging
 import os
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
 
 from byov.cache.atomic import write_text
 from byov.cache.layout import check_name
-from byov.data import READERS, WITHOUT_DOWNLOAD, open_dataset
+from byov.data import READERS, find_dataset, folder_readers, open_dataset
 from byov.data.dataset import Dataset
-from byov.data.lerobot import read_lerobot
 from byov.data.own_videos import read_own_videos
-from byov.data.video_folder import CSV_NAME, list_folder, log_skipped, to_csv, video_files
+from byov.data.video_folder import (
+    CSV_NAME,
+    FolderOptions,
+    list_folder,
+    log_skipped,
+    to_csv,
+    video_files,
+)
 from byov.errors import DatasetError
 from byov.extract.encoder_names import DEFAULT_ENCODER, IMAGENET
-from byov.folders import dataset_folder
 from byov.progress import Progress
-from byov.records import SPLITS, View
+from byov.records import Record, problem
 
 LOGGER = logging.getLogger(__name__)
 
 
+def option_classes() -> dict[str, type[Record]]:
+    """Return the options of each kind of source except datasets, as records."""
+    return {"manifest": Record, "folder": FolderOptions, **folder_readers()}
+
+
 @dataclass(frozen=True)
 class VideoSource:
-    """Source of the videos, as described in `extract_features`; exactly one of the first four
-    fields is set.
-    """
+    """Source of the videos of an extraction."""
 
-    dataset: str | None = None
-    manifest: str | os.PathLike[str] | None = None
-    folder: str | os.PathLike[str] | None = None
-    lerobot: str | os.PathLike[str] | None = None
-    ego: str | None = None
-    exo: str | None = None
-    task: str | None = None
-    split: Sequence[float] | None = None
-    name: str | None = None
+    kind: str  # "dataset", "manifest", "folder" or the name of a reader
+    place: str | os.PathLike[str]  # name of a dataset, or path
+    name: str | None = None  # name of the dataset, if it is not a built-in one
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        split = self.split
-        if (self.dataset, self.manifest, self.folder, self.lerobot).count(None) != 3:
+        if self.kind == "dataset" and self.name is not None:
             raise DatasetError(
-                f"pass one of --dataset ({', '.join(READERS)}), --manifest, --folder or --lerobot"
+                "--name requires --manifest, --folder or another folder; a dataset has a name"
             )
-        if self.task is not None and self.lerobot is None:
-            raise DatasetError("--task requires --lerobot")
-        needs_folder = (split, self.ego, self.exo) != (None, None, None)
-        if needs_folder and self.folder is None and self.lerobot is None:
-            raise DatasetError(
-                "--split, --ego and --exo require --folder or --lerobot; a CSV lists splits and "
-                "views"
-            )
-        if split is not None and (
-            len(split) != len(SPLITS)
-            or min(split) < 0
-            or not split[0]
-            or abs(sum(split) - 1) > 1e-6
-        ):
-            raise DatasetError(
-                f"split {tuple(split)}: expected fractions of train, val and test, such as "
-                "0.6,0.2,0.2"
-            )
-        if self.folder is not None and (self.ego is None) != (self.exo is None):
-            raise DatasetError(
-                "--ego and --exo must be used together, such as --ego '*wrist*' --exo '*front*'"
-            )
-        if self.dataset is not None and self.name is not None:
-            raise DatasetError(
-                "--name requires --manifest, --folder or --lerobot; a built-in dataset has a name"
-            )
+        for name in self.options:
+            if name not in self._record_class.model_fields:
+                usable = [
+                    f"--{kind}"
+                    for kind, options in option_classes().items()
+                    if name in options.model_fields
+                ]
+                option = f"--{name.replace('_', '-')}"
+                raise DatasetError(f"{option} requires {' or '.join(usable) or 'another dataset'}")
+        try:
+            self._record_class(**self.options)
+        except ValidationError as error:
+            raise DatasetError(problem(error)) from None
+
+    @property
+    def _record_class(self) -> type[Record]:
+        if self.kind == "dataset":
+            return find_dataset(str(self.place))
+        return option_classes()[self.kind]
 
     @property
     def default_encoder(self) -> str:
         """Id of the default encoder; datasets that need no download have a default encoder that
         needs none.
         """
-        return (
-            IMAGENET if dataset_folder(self.dataset or "") in WITHOUT_DOWNLOAD else DEFAULT_ENCODER
-        )
+        is_created = getattr(self._record_class, "is_created", False)
+        return IMAGENET if is_created else DEFAULT_ENCODER
 
     def open(self, datasets_dir: Path, features_dir: Path, progress: Progress) -> Dataset:
-        """Open a built-in dataset or user-provided videos.
+        """Read the dataset.
 
         A folder of videos is read through its CSV; if it has none, a CSV based on the file names is
         written.
         """
-        if self.dataset is not None:
-            return open_dataset(self.dataset, datasets_dir, progress)
-        path = Path(self.manifest or self.folder or self.lerobot or "")
-        folder = path.parent if self.manifest else path
-        is_table_name = self.manifest and path.name != CSV_NAME
+        if self.kind == "dataset":
+            return open_dataset(str(self.place), datasets_dir, progress, **self.options)
+        path = Path(self.place)
+        folder = path.parent if self.kind == "manifest" else path
+        is_table_name = self.kind == "manifest" and path.name != CSV_NAME
         name = self.name or (path.stem if is_table_name else folder.resolve().name)
         if name in READERS:
             raise DatasetError(
                 f"{name!r} is the name of a built-in dataset; choose another one with --name"
             )
-        if self.manifest is not None:
+        if self.kind == "manifest":
             return read_own_videos(name, path)
-        if self.lerobot is not None:
-            return read_lerobot(name, path, self.ego, self.exo, self.task, self.split)
-        patterns: dict[View, str] | None = (
-            {"ego": self.ego, "exo": self.exo} if self.ego and self.exo else None
+        if self.kind == "folder":
+            options = FolderOptions(**self.options)
+            table = folder_csv(folder, options, features_dir / check_name(name, "dataset"))
+            return read_own_videos(name, table, folder=folder)
+        return replace(READERS[self.kind](**self.options).read(path, progress), name=name)
+
+
+def choose_source(given: Mapping[str, Any]) -> VideoSource:
+    """Return the source that the arguments of `extract_features` describe; values may be None."""
+    given = {name: value for name, value in given.items() if value is not None}
+    kinds = {kind.replace("-", "_"): kind for kind in ("dataset", *option_classes())}
+    chosen = [name for name in given if name in kinds]
+    if len(chosen) != 1:
+        listed = ", ".join(f"--{kind}" for kind in kinds.values())
+        raise DatasetError(f"pass one of {listed}. Datasets: {', '.join(READERS)}.")
+    options = {name: value for name, value in given.items() if name not in (*kinds, "name")}
+    if options.get("split") is not None:
+        options["split"] = tuple(map(float, options["split"]))
+    return VideoSource(kinds[chosen[0]], given[chosen[0]], given.get("name"), options)
+
+
+def folder_csv(folder: Path, options: FolderOptions, alternative: Path) -> Path:
+    """Return the CSV of a folder of videos, which is written if there is none.
+
+    If the folder is read-only, the CSV is in the folder `alternative`.
+    """
+    tables = (folder / CSV_NAME, alternative / CSV_NAME)
+    table = next((path for path in tables if path.is_file()), None)
+    if table is not None:
+        if options != FolderOptions():
+            raise DatasetError(f"{table} already defines splits and views. Edit it or delete it.")
+        LOGGER.info(f"videos listed in {table} (edit it, or delete it to list {folder} again)")
+        listed = {
+            video.path.resolve() for video in read_own_videos("", table, folder=folder).videos
+        }
+        present, _ = video_files(folder)
+        log_skipped(
+            "not listed", [path for path in present if (folder / path).resolve() not in listed]
         )
-        next_to_videos = folder / CSV_NAME
-        next_to_features = features_dir / check_name(name, "dataset") / CSV_NAME
-        table = next((path for path in (next_to_videos, next_to_features) if path.is_file()), None)
-        if table is not None:
-            if self.split is not None or patterns is not None:
-                raise DatasetError(
-                    f"{table} already defines splits and views. Edit it or delete it."
-                )
-            LOGGER.info(f"videos listed in {table} (edit it, or delete it to list {folder} again)")
-            dataset = read_own_videos(name, table, folder=folder)
-            listed = {video.path.resolve() for video in dataset.videos}
-            present, _ = video_files(folder)
-            log_skipped(
-                "not listed", [path for path in present if (folder / path).resolve() not in listed]
-            )
-            return dataset
-        videos = list_folder(folder, self.split, patterns)
-        table = next_to_videos
-        try:
-            write_text(table, to_csv(videos))
-        except OSError:  # a read-only folder
-            table = next_to_features
-            write_text(table, to_csv(videos))
-        counts = Counter(f"{video.split} {video.view}" for video in videos)
-        listed_counts = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-        LOGGER.info(
-            f"videos: {listed_counts}; listed in {table} (edit it to change splits or add events, "
-            "then run again)"
-        )
-        return read_own_videos(name, table, folder=folder)
+        return table
+    videos = list_folder(folder, options.split, options.patterns)
+    table = tables[0]
+    try:
+        write_text(table, to_csv(videos))
+    except OSError:  # a read-only folder
+        table = tables[1]
+        write_text(table, to_csv(videos))
+    counts = Counter(f"{video.split} {video.view}" for video in videos)
+    listed_counts = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+    LOGGER.info(
+        f"videos: {listed_counts}; listed in {table} (edit it to change splits or add events, "
+        "then run again)"
+    )
+    return table

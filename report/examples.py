@@ -78,9 +78,7 @@ class SplitEmbeddings:
         return self.frames.embeddings[first : first + self.frames.lengths[video]]
 
     def feature_header(self, video: int) -> Header:
-        return video_header(
-            self.feature_folder, self.segments[video].video.view, self.segments[video].video.id
-        )
+        return video_header(self.feature_folder, self.segments[video].video)
 
 
 def read_split(

@@ -251,7 +251,7 @@ def progress_labels(data: SplitEmbeddings, sources: SourceVideos) -> tuple[Progr
         video = videos[int(np.argmax(gaps))]
         label = labels[int(np.argmax(gaps))].double().numpy()
         frames = centers(len(label), PROGRESS_FRAMES)
-        header = video_header(training.folder, view, video.id)
+        header = video_header(training.folder, video)
         pictures = None
         with suppress(CacheError):
             pictures = sources.decode(header, frames, PROGRESS_PICTURE_PX)

@@ -13,13 +13,14 @@ from av.video.reformatter import VideoReformatter
 from safetensors.numpy import save
 
 from byov.cache.embeddings import EmbeddingProvenance, training_digests, write_embedding
-from byov.cache.features import FeatureWriter, Provenance, video_digest
+from byov.cache.features import FeatureWriter, Provenance, video_digests
 from byov.cache.layout import prefix_lengths, ratio_key
 from byov.cache.manifest import Manifest, VideoEntry
 from byov.cache.runs import embedding_path, embeddings_folder
 
 CLIP = "openai/clip-vit-base-patch16"
 TOKENS = 9
+SOURCE_SHA256 = "cd" * 32
 PHASES = ("reach", "pour", "leave")
 UNTRAINED_SHA256 = hashlib.sha256(b"untrained").hexdigest()
 # x264's assembly code reads uninitialized memory, so its output varies from run to run.
@@ -139,7 +140,7 @@ def make_provenance(**changes: Any) -> Provenance:
         "decoder": "PyAV 14",
         "source_name": "Küche 1.mp4",
         "source_bytes": 12345,
-        "source_sha256": "cd" * 32,
+        "source_sha256": SOURCE_SHA256,
         "source_fingerprint": "ef" * 32,
     }
     return Provenance(**(values | changes))
@@ -221,7 +222,15 @@ def write_cache(
         known = tuple(labels.tolist()) if phases else None
         entries.append(
             VideoEntry(
-                video, view, split, frames, 30.0, known, None, (pairs or {}).get((view, video))
+                video,
+                view,
+                split,
+                frames,
+                30.0,
+                known,
+                None,
+                (pairs or {}).get((view, video)),
+                SOURCE_SHA256,
             )
         )
     manifest = Manifest(dataset, tuple(phases), (), tuple(entries))
@@ -295,18 +304,17 @@ def write_run(
     model = save({"weight": np.zeros(1)}, metadata={"run": name})
     features = features_dir / manifest.dataset / CLIP.replace("/", "--")
     digests = {
-        video: video_digest(features, video.view, video.id, "merged/0.3")
+        video: video_digests(features, video, "merged/0.3", "pts_seconds")
         for video in manifest.videos
     }
-    record = make_training(
-        dataset=manifest.dataset, seed=seed, **training_digests(digests.items()), **(training or {})
-    )
+    trained_on = training_digests((video, sha256) for video, (sha256, _) in digests.items())
+    record = make_training(dataset=manifest.dataset, seed=seed, **trained_on, **(training or {}))
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps({"training": record}))
     (folder / "model.safetensors").write_bytes(model)
     for untrained in (False, True) if embedded else ():
         digest = UNTRAINED_SHA256 if untrained else hashlib.sha256(model).hexdigest()
-        for number, (video, features_sha256) in enumerate(digests.items()):
+        for number, (video, (column_sha256, times_sha256)) in enumerate(digests.items()):
             labels = (
                 np.zeros(video.frames or 0, int)
                 if untrained or video.labels is None
@@ -319,7 +327,7 @@ def write_run(
                 "video": video.id,
                 "dataset": manifest.dataset,
             }
-            values["column_sha256"] = features_sha256
+            values |= {"column_sha256": column_sha256, "times_sha256": times_sha256}
             parts = [("standard", None)]
             if clips and video.id in clips:
                 parts += [("online", None), *(("trimmed", clip) for clip in clips[video.id])]

@@ -58,7 +58,7 @@ def open_training_data(
     manifest = load_manifest(folder.parent / "manifest.json")
     column = f"merged/{ratio_key(ratio)}"
     cached = [
-        (entry, video_header(folder, entry.view, entry.id))
+        (entry, video_header(folder, entry))
         for entry in manifest.videos
         if video_path(folder, entry.view, entry.id).is_file()
     ]

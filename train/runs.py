@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from byov import __version__
 from byov.cache import runs
 from byov.cache.atomic import exclusive, remove_abandoned, write_text
-from byov.cache.digests import file_sha256, seal_json
+from byov.cache.digests import array_sha256, file_sha256, seal_json
 from byov.cache.embeddings import EmbeddingProvenance, write_embedding
 from byov.cache.hdf5 import read_array
 from byov.cache.layout import embedded_parts, prefix_lengths, run_name
@@ -427,6 +427,7 @@ def _embed(job: _Job, store: FeatureStore) -> dict[str, Any]:
             )
         features = torch.from_numpy(store.read(video)).to(job.device)
         pts_seconds = read_array(video.path, "pts_seconds")
+        times_sha256 = array_sha256(pts_seconds)
         parts = embedded_parts(data.dataset, video.view, video.id, video.split, video.frames)
         for (untrained, model_sha256, model), (protocol, clip) in product(models, parts):
             start, end = clip or (0, video.frames)
@@ -454,6 +455,7 @@ def _embed(job: _Job, store: FeatureStore) -> dict[str, Any]:
                 column=data.column,
                 column_sha256=video.sha256,
                 first_frame=start,
+                times_sha256=times_sha256,
             )
             folder = runs.embeddings_folder(job.folder, protocol, untrained=untrained)
             path = runs.embedding_path(folder, video.view, video.id, clip)

@@ -162,10 +162,11 @@ def pick_synchronized(videos: Sequence[CachedVideo], reason: str) -> PickPair:
 
     `reason` is added to the error if none exists.
     """
-    ego, exo = (
-        {video.pair: video for video in view if video.pair is not None} for view in _by_view(videos)
-    )
-    pairs = [(ego[name], exo[name]) for name in ego if name in exo]
+    ego, exo = _by_view(videos)
+    exo_of: dict[str | None, list[CachedVideo]] = {}
+    for video in exo:
+        exo_of.setdefault(video.pair, []).append(video)
+    pairs = [(video, other) for video in ego if video.pair for other in exo_of.get(video.pair, ())]
     if not pairs:
         raise TrainError(
             f"the train split has no ego and exo videos of the same performance, but {reason}"

@@ -17,7 +17,7 @@ from byov.apply import align
 from byov.apply.align import GAP, align_videos, dtw_path, middle_frames, nearest, tau
 from byov.apply.align import transfer_events as transfer
 from byov.cache.embeddings import read_embedding
-from byov.data.dataset import Video
+from byov.data.dataset import Video, event_intervals
 from byov.data.own_videos import format_events, read_events
 from byov.data.video import FrameReader
 from byov.errors import ApplyError
@@ -115,7 +115,7 @@ def test_a_cell_of_events_starts_each_phase_with_its_frame(fps):
     pts_seconds = np.arange(1, 400) / fps - 1 / fps  # inexact, like real frame times
     for frame in range(0, 399, 7):
         events = read_events(format_events((pts_seconds[frame],)), "here")
-        video = Video("v", "ego", "train", path=None, events=events)
+        video = Video("v", "ego", "train", path=None, intervals=event_intervals(events))
         assert video.phases(pts_seconds).index(1) == frame
 
 

@@ -46,6 +46,7 @@ def test_the_videos_of_the_run_get_the_embeddings_of_the_run(byov_embed, videos,
             "dataset": "none",
             "view": "",
             "source_sha256": file_sha256(videos / f"{name}.mp4"),
+            "times_sha256": "",
         }
         assert vars(source) == vars(original_source) | expected
     assert (tmp_path / "alone.h5").read_bytes() == (tmp_path / "out" / "two.h5").read_bytes()

@@ -53,7 +53,18 @@ def features_dir(tmp_path: Path, write_features: Callable[..., Path]) -> Path:
         write_features(
             tmp_path / "features" / "demo" / CLIP.replace("/", "--") / view / f"{video}.h5", frames
         )
-        entries.append(VideoEntry(video, view, "train", frames, 30.0, (0,) * frames, None))
+        entries.append(
+            VideoEntry(
+                video,
+                view,
+                "train",
+                frames,
+                30.0,
+                (0,) * frames,
+                None,
+                source_sha256=factories.SOURCE_SHA256,
+            )
+        )
     Manifest("demo", ("reach", "pour"), (), tuple(entries)).save(
         tmp_path / "features" / "demo" / "manifest.json"
     )

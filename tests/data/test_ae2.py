@@ -4,12 +4,16 @@ import numpy as np
 import pytest
 from tests.factories import write_file
 
-from byov.data.ae2 import LISTED_IN_CSV, read_ae2
+from byov.data import READERS
 from byov.errors import DatasetError
 from byov.records import SPLITS, VIEWS
 
 PHASES = {"break_eggs": 4, "tennis_forehand": 2, "pour_milk": 3, "pour_liquid": 3}
 PLACES = [(view, split) for split in SPLITS for view in VIEWS]
+
+
+def read(name, root):
+    return READERS[name]().read(root)
 
 
 def stem_of(view, split):
@@ -34,10 +38,10 @@ def build(tmp_path):
         for stem, view, split in videos:
             write_file(
                 root / view / f"{stem}.mp4"
-                if name in LISTED_IN_CSV
+                if READERS[name].is_listed
                 else root / split / view / f"{stem}.mp4"
             )
-        for view, split in PLACES if name in LISTED_IN_CSV else ():
+        for view, split in PLACES if READERS[name].is_listed else ():
             lines = [f"{stem}.mp4\n" for stem, *place in videos if tuple(place) == (view, split)]
             write_file(root / view / f"{split}.csv", "".join(lines))
         labels = {stem: [0, 0, 1] for stem, _, _ in videos} if labels is None else labels
@@ -48,13 +52,13 @@ def build(tmp_path):
 
 
 def by_id(name, root):
-    return {video.id: video for video in read_ae2(name, root).videos}
+    return {video.id: video for video in read(name, root).videos}
 
 
 @pytest.mark.parametrize("name", PHASES)
 def test_published_layout(name, build):
     root = build(name, dict.fromkeys(STEMS, np.array([0, 0, 1])))
-    dataset = read_ae2(name, root)
+    dataset = read(name, root)
     assert [(video.id, video.view, video.split) for video in dataset.videos] == [
         (stem_of(*place), *place) for place in PLACES
     ]
@@ -68,7 +72,7 @@ def test_published_layout(name, build):
 def test_list_dialects(lines, build):
     root = build("break_eggs")
     write_file(root / "ego/train.csv", lines.format(f"{FIRST}.mp4"))
-    assert len(read_ae2("break_eggs", root).videos) == 6
+    assert len(read("break_eggs", root).videos) == 6
 
 
 def test_other_files_are_ignored(build):
@@ -79,18 +83,18 @@ def test_other_files_are_ignored(build):
         root = build(name)
         for file in files:
             write_file(root / file)
-        assert len(read_ae2(name, root).videos) == 6
+        assert len(read(name, root).videos) == 6
 
 
 @pytest.mark.parametrize("name", ["break_eggs", "pour_milk"])
 def test_every_split_needs_both_views(name, build):
     root = build(name)
-    if name in LISTED_IN_CSV:
+    if READERS[name].is_listed:
         write_file(root / "exo/val.csv")
     else:
         (root / "val/exo" / f"{stem_of('exo', 'val')}.mp4").unlink()
     with pytest.raises(DatasetError, match=f"the val split of {name} has no exo videos"):
-        read_ae2(name, root)
+        read(name, root)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +108,7 @@ def test_missing_and_unreadable_files_are_named(file, build):
         write_file(root / file, b"caf\xe9.mp4\n")
         problem = "not a text file"
     with pytest.raises(DatasetError, match=f"{root / file}: .*{problem}"):
-        read_ae2("break_eggs", root)
+        read("break_eggs", root)
 
 
 def test_video_without_labels(build):
@@ -112,16 +116,16 @@ def test_video_without_labels(build):
     with pytest.raises(
         DatasetError, match=f"no labels for {STEMS[-1]!r} in {root / 'label.pickle'}"
     ):
-        read_ae2("break_eggs", root)
+        read("break_eggs", root)
 
 
 @pytest.mark.parametrize("name", PHASES)
 def test_phases_out_of_range(name, build):
     labels = dict.fromkeys(STEMS, (0, PHASES[name] - 1))
-    assert read_ae2(name, build(name, labels)).videos[0].labels == (0, PHASES[name] - 1)
+    assert read(name, build(name, labels)).videos[0].labels == (0, PHASES[name] - 1)
     labels[STEMS[3]] = (0, PHASES[name])
     with pytest.raises(DatasetError, match=rf"{STEMS[3]}\.mp4: phase {PHASES[name]}"):
-        read_ae2(name, build(name, labels))
+        read(name, build(name, labels))
 
 
 @pytest.mark.parametrize("name", ["break_eggs", "pour_milk"])
@@ -147,16 +151,16 @@ def test_a_stem_in_both_views_is_a_pair(name, build):
 )
 def test_ids_must_be_unique(more, build):
     with pytest.raises(DatasetError, match="not unique"):
-        read_ae2("pour_milk", build("pour_milk", more=more))
+        read("pour_milk", build("pour_milk", more=more))
 
 
 @pytest.mark.parametrize("name", ["break_eggs", "pour_milk"])
 def test_a_dataset_may_be_unzipped_one_folder_deeper(name, build, tmp_path):
-    expected = [video.id for video in read_ae2(name, build(name)).videos]
+    expected = [video.id for video in read(name, build(name)).videos]
     (tmp_path / name).rename(tmp_path / "unzipped")
     (tmp_path / name).mkdir()
     (tmp_path / "unzipped").rename(tmp_path / name / "AE2_data")
-    assert [video.id for video in read_ae2(name, tmp_path / name).videos] == expected
+    assert [video.id for video in read(name, tmp_path / name).videos] == expected
 
 
 def test_other_layouts_are_described(build, tmp_path):
@@ -165,12 +169,12 @@ def test_other_layouts_are_described(build, tmp_path):
         DatasetError,
         match=r"expected \{train,val,test\}/\{ego,exo\}.*found ego/, exo/, label.pickle",
     ):
-        read_ae2("pour_milk", root)
+        read("pour_milk", root)
     (tmp_path / "empty").mkdir()
     with pytest.raises(DatasetError, match="found nothing"):
-        read_ae2("break_eggs", tmp_path / "empty")
+        read("break_eggs", tmp_path / "empty")
     build("pour_liquid").rename(tmp_path / "deep")
     (tmp_path / "pour_liquid/AE2").mkdir(parents=True)
     (tmp_path / "deep").rename(tmp_path / "pour_liquid/AE2/data")
     with pytest.raises(DatasetError, match=r"expected \{train,val,test\}.*found AE2/\. Move"):
-        read_ae2("pour_liquid", tmp_path / "pour_liquid")
+        read("pour_liquid", tmp_path / "pour_liquid")

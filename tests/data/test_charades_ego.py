@@ -4,7 +4,7 @@ import io
 import pytest
 from tests.factories import write_file
 
-from byov.data.charades_ego import read_charades_ego
+from byov.data.charades_ego import CharadesEgo
 from byov.errors import DatasetError
 
 COLUMNS = ["id", "subject", "scene", "script", "actions", "length", "egocentric", "charades_video"]
@@ -42,7 +42,7 @@ def read(tmp_path):
         for name, rows in (("train", train), ("test", test)):
             content = rows if isinstance(rows, bytes) else table(rows, columns)
             write_file(tmp_path / f"CharadesEgo_v1_{name}.csv", content)
-        return read_charades_ego("charades_ego", tmp_path)
+        return CharadesEgo().read(tmp_path)
 
     return write_and_read
 

@@ -6,7 +6,7 @@ import pytest
 from tests.factories import write_file
 
 from byov.data import READERS, open_dataset
-from byov.data.dataset import Dataset, Video
+from byov.data.dataset import WHOLE_FILE, Dataset, FileSegment, Video, event_intervals
 from byov.errors import DatasetError
 
 
@@ -15,14 +15,18 @@ from byov.errors import DatasetError
     [
         ({"labels": (0, 0, 1, 2)}, [0.0, 0.1, 0.2, 0.3], (0, 0, 1, 2)),
         ({"labels": (0, 0, 1, 2)}, [0.0, 0.1], (0, 0)),
-        ({"events": (0.5, 2.0)}, [0.0, 0.49, 0.5, 1.9, 2.0, 9.0], (0, 0, 1, 1, 2, 2)),
-        ({"events": (0.0,)}, [0.0, 1.0], (1, 1)),
         (
-            {"events": (2.0,), "unlabeled": ((0, 1), (3, np.inf))},
+            {"intervals": event_intervals((0.5, 2.0))},
+            [0.0, 0.49, 0.5, 1.9, 2.0, 9.0],
+            (0, 0, 1, 1, 2, 2),
+        ),
+        ({"intervals": event_intervals((0.0,))}, [0.0, 1.0], (1, 1)),
+        (
+            {"intervals": event_intervals((2.0,), ((0, 1), (3, np.inf)))},
             [0.0, 0.9, 1.0, 2.0, 2.9, 3.0, 9.0],
             (-1, -1, 0, 1, 1, -1, -1),
         ),
-        ({"events": (2.0,), "unlabeled": ((0, 1),)}, [0.0, 0.5], None),
+        ({"intervals": event_intervals((2.0,), ((0, 1),))}, [0.0, 0.5], None),
         ({"actions": (3,)}, [0.0], None),
     ],
 )
@@ -61,14 +65,54 @@ def test_ids_are_unique_without_case(ids, make, tmp_path):
     [
         [("ego", "train")],
         [("ego", "train"), ("ego", "train")],
-        [("ego", "train"), ("ego", "train"), ("exo", "train")],
         [("ego", "val"), ("exo", "train")],
     ],
 )
-def test_a_pair_is_one_ego_and_one_exo_video_of_a_split(members, make, tmp_path):
-    Dataset("mine", tmp_path, make(("exo", "val"), ("ego", "val")))
+def test_a_pair_has_both_views_in_one_split(members, make, tmp_path):
+    Dataset("mine", tmp_path, make(("exo", "val"), ("ego", "val"), ("exo", "val")))
     with pytest.raises(DatasetError, match="pair 'p'"):
         Dataset("mine", tmp_path, make(*members))
+
+
+def test_a_group_is_in_one_split(make, tmp_path):
+    videos = make(("ego", "train"), ("exo", "val"))
+    Dataset("mine", tmp_path, tuple(replace(video, pair=None, group=video.id) for video in videos))
+    together = tuple(replace(video, pair=None, group="take 1") for video in videos)
+    with pytest.raises(DatasetError, match=r"group 'take 1' is in several splits: 0 \(ego, train"):
+        Dataset("mine", tmp_path, together)
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ({}, "a and b are the same part of"),
+        ({"view": "exo"}, None),
+        ({"split": "val"}, r"a \(train\) and b \(val\) show the same frames"),
+        ({"split": "val", "view": "exo", "segment": FileSegment(5, 8)}, "same frames"),
+        ({"split": "val", "segment": FileSegment(0, 2)}, "same frames"),
+    ],
+)
+@pytest.mark.parametrize("segment", [WHOLE_FILE, FileSegment(1, 6)])
+def test_splits_do_not_share_frames(tmp_path, segment, second, message):
+    path = write_file(tmp_path / "a.mp4")
+    first = Video("a", "ego", "train", path, segment=segment)
+    other = replace(first, id="b", **second)
+    apart = replace(first, id="c", split="test", path=write_file(tmp_path / "c.mp4"))
+    if message is None:
+        Dataset("mine", tmp_path, (first, other, apart))
+    else:
+        with pytest.raises(DatasetError, match=message):
+            Dataset("mine", tmp_path, (first, apart, other))
+
+
+def test_splits_may_contain_different_parts_of_a_file(tmp_path):
+    path = write_file(tmp_path / "a.mp4")
+    parts = [("train", 0, 4, "s"), ("val", 4, 6, "s"), ("train", 6, 9, "s"), ("test", 9, 12, "f")]
+    videos = [
+        Video(f"{start}", "ego", split, path, segment=FileSegment(start, end, unit))
+        for split, start, end, unit in parts
+    ]
+    assert len(Dataset("mine", tmp_path, tuple(videos)).videos) == 4
 
 
 # --- open_dataset

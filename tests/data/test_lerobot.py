@@ -10,7 +10,7 @@ from pyarrow import parquet
 from tests.factories import gray_images, write_file, write_video
 
 from byov.data.dataset import WHOLE_FILE, FileSegment
-from byov.data.lerobot import _read_info, read_episodes, read_lerobot
+from byov.data.lerobot import LeRobot, _read_info, read_episodes
 from byov.data.video import FrameReader, probe
 from byov.errors import DatasetError
 
@@ -75,7 +75,7 @@ def make(tmp_path):
 
 
 def read(root, **settings):
-    return read_lerobot("robot", root, **({"ego": WRIST, "exo": TOP} | settings))
+    return LeRobot(**({"ego": WRIST, "exo": TOP} | settings)).read(root)
 
 
 @pytest.mark.parametrize("version", ["v2.0", "v2.1", "v3.0"])
@@ -141,7 +141,7 @@ def test_missing_and_black_videos_are_skipped_and_logged(make, caplog):
         ({"codebase_version": "v1.6"}, {}, r"version v1\.6\. byov reads .*v2\.0, v2\.1, v3\.0"),
         ({"codebase_version": None}, {}, "convert it"),
         ({"video_path": None}, {}, "without videos"),
-        ({"video_path": "videos/{episode}.mp4"}, {}, "unknown field 'episode'"),
+        ({"video_path": "videos/{episode}.mp4"}, {}, "unknown field"),
         ({"video_path": "../{video_key}/{episode_index}.mp4"}, {}, "outside of"),
         ({"features": {"action": {"dtype": "float32"}}}, {}, "none of its features is a video"),
         ({"features": None}, {}, "Download it again"),
@@ -152,6 +152,81 @@ def test_what_cannot_be_read_is_one_line(make, changes, settings, message):
     with pytest.raises(DatasetError, match=message) as error:
         read(make("v2.1", **changes), **settings)
     assert "\n" not in str(error.value)
+
+
+CAMERA = {"dtype": "video", "shape": [48, 64, 3], "names": ["height", "width", "channels"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"video_path": "{episode_index:>3000000000}"}, "unknown field"),
+        ({"video_path": "{episode_index.__class__}/{video_key[0]}"}, "unknown field"),
+        ({"video_path": "{episode_index!r}"}, "unknown field"),
+        ({"video_path": "{file_index}.mp4"}, "unknown field"),
+        ({"video_path": "{video_key}/{"}, "unknown field"),
+        ({"video_path": "x" * 2000}, "video_path is .*at most 1000 characters"),
+        ({"video_path": ["videos"]}, "video_path is .*valid string"),
+        ({"fps": float("inf")}, "fps is inf.*finite"),
+        ({"fps": "10"}, "fps is '10'"),
+        ({"fps": 0}, "fps is 0.*above 0"),
+        ({"chunks_size": 1e3}, "chunks_size is 1000.0"),
+        ({"chunks_size": 0}, "chunks_size is 0.*above 0"),
+        ({"features": [WRIST]}, "features is "),
+        ({"features": {WRIST: CAMERA, TOP: CAMERA | {"shape": 5}}}, "shape is 5"),
+        ({"features": {WRIST: CAMERA, TOP: CAMERA | {"info": [1]}}}, "info is"),
+        ({"features": {WRIST: CAMERA, TOP: CAMERA | {"names": [["width"]]}}}, None),
+    ],
+)
+def test_metadata_is_validated(make, changes, message):
+    root = make("v2.1", **changes)
+    if message is None:
+        assert len(read(root).videos) == 10
+    else:
+        with pytest.raises(DatasetError, match=message) as error:
+            read(root)
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "row", ['{"episode_index": 1e1}', '{"episode_index": 0, "tasks": 3}', "[" * 100_000]
+)
+def test_episodes_are_validated(make, row):
+    root = make("v2.1")
+    (root / "meta/episodes.jsonl").write_text(row + "\n")
+    with pytest.raises(DatasetError, match=r"episodes\.jsonl: missing or not a list"):
+        read(root)
+
+
+@pytest.mark.parametrize(
+    "change", [{"length": 0}, {"tasks": 3}, {f"videos/{TOP}/from_timestamp": -1.0}]
+)
+def test_packed_episodes_are_validated(make, change):
+    root = make("v3.0")
+    path = root / "meta/episodes/chunk-000/file-000.parquet"
+    rows = [row | change for row in parquet.read_table(path).to_pylist()]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    with pytest.raises(DatasetError, match=r"file-000\.parquet: not a list of episodes"):
+        read(root)
+
+
+@pytest.mark.parametrize("place", ["other/../robot", "link"])
+def test_root_may_contain_dots_or_links(make, tmp_path, caplog, place):
+    caplog.set_level("INFO")
+    root = make("v2.1")
+    (root / f"videos/chunk-000/{TOP}/episode_000003.mp4").unlink()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "link").symlink_to(root)
+    assert len(read(tmp_path / place).videos) == 9
+    assert f"skipped (missing): videos/chunk-000/{TOP}/episode_000003.mp4" in caplog.text
+
+
+def test_links_may_leave_the_folder(make, tmp_path):
+    """The cache of the Hugging Face Hub consists of such links."""
+    root = make("v2.1")
+    (root / "videos").rename(tmp_path / "blobs")
+    (root / "videos").symlink_to(tmp_path / "blobs")
+    assert len(read(root).videos) == 10
 
 
 def test_damaged_metadata(make):
@@ -188,7 +263,7 @@ def test_damaged_metadata(make):
 )
 def test_real_episodes(name, key, episode, frames):
     root = SHARED / name
-    episodes = {each.index: each for each in read_episodes(root, _read_info(root)[0], [key])}
+    episodes = {each.index: each for each in read_episodes(root, _read_info(root), [key])}
     path, segment = episodes[episode].videos[key]
     assert probe(path, segment).frames == frames
     assert (

@@ -11,7 +11,7 @@ import av
 import numpy as np
 import pytest
 
-from byov.data import METAWORLD, metaworld, open_dataset
+from byov.data import dataset_names, metaworld, open_dataset
 from byov.data.metaworld import DEMO, PHASES, Performance, Studio, list_clips, write_dataset
 from byov.errors import DatasetError
 
@@ -111,7 +111,7 @@ def test_missing_simulator_or_task(tmp_path, monkeypatch):
         open_dataset("metaworld/hammer", tmp_path)
     with pytest.raises(DatasetError, match="unknown dataset 'metaworld-juggle'"):
         open_dataset("metaworld/juggle", tmp_path)
-    assert "metaworld-hammer" in METAWORLD
+    assert "metaworld-hammer" in dataset_names()
 
 
 @needs_simulator

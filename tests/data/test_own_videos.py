@@ -10,6 +10,7 @@ from byov.data.dataset import parse_source
 from byov.data.own_videos import read_events, read_own_videos
 from byov.data.video_folder import assign_splits, list_folder, to_csv, unique_ids
 from byov.errors import DatasetError
+from byov.records import UNLABELED
 
 HEADER = "path,view,split,id,events,phases,pair\n"
 TRAIN = "a.mp4,ego,train\nb.mp4,exo,train\n"
@@ -52,7 +53,7 @@ def test_csv_dialects(text, read, tmp_path):
         ("c", "exo", "val"),
     ]
     assert dataset.videos[2].path == tmp_path / "sub" / "c.mp4"
-    assert (dataset.name, dataset.phase_names, dataset.videos[0].events) == ("mine", (), None)
+    assert (dataset.name, dataset.phase_names, dataset.videos[0].events) == ("mine", (), ())
 
 
 def test_folder_of_the_paths(read, tmp_path, monkeypatch):
@@ -65,7 +66,7 @@ def test_folder_of_the_paths(read, tmp_path, monkeypatch):
     )
     assert [video.path for video in read_own_videos("mine", Path("videos.csv")).videos] == [
         Path("a.mp4"),
-        tmp_path / "b.mp4",
+        Path("b.mp4"),
     ]
 
 
@@ -101,6 +102,10 @@ def test_phase_names(rows, names, read):
     assert read(rows).phase_names == names
 
 
+def unlabeled_parts(video):
+    return tuple((start, end) for start, end, phase in video.intervals if phase == UNLABELED)
+
+
 @pytest.mark.parametrize(
     ("cell", "seconds", "unlabeled"),
     [
@@ -115,8 +120,8 @@ def test_phase_names(rows, names, read):
 )
 def test_unlabeled_intervals(cell, seconds, unlabeled, read):
     dataset = read(f"a.mp4,ego,train,,{cell}\nb.mp4,exo,train,,3 pour;4 put down\n")
-    assert (dataset.videos[0].events, dataset.videos[0].unlabeled) == (seconds, unlabeled)
-    assert (dataset.videos[1].events, dataset.videos[1].unlabeled) == ((3.0, 4.0), ())
+    assert (dataset.videos[0].events, unlabeled_parts(dataset.videos[0])) == (seconds, unlabeled)
+    assert (dataset.videos[1].events, unlabeled_parts(dataset.videos[1])) == ((3.0, 4.0), ())
     assert dataset.phase_names == ("start", "pour", "put down")
 
 
@@ -125,7 +130,7 @@ def test_events_as_frame_indices(read):
         "a.mp4,ego,train,,31f contact;52f move;80f -\nb.mp4,exo,train,,1 contact;2.5 "
         "move\nsub/c.mp4,exo,train,,0f;1f\n"
     ).videos
-    assert (ego.events, ego.unlabeled, ego.event_unit, exo.event_unit) == (
+    assert (ego.events, unlabeled_parts(ego), ego.interval_unit, exo.interval_unit) == (
         (31, 52),
         ((80, math.inf),),
         "f",
@@ -139,9 +144,9 @@ def test_events_as_frame_indices(read):
 def test_segments_and_ids_of_one_file(read):
     rows = (
         "a.mp4,ego,train,,2.5,7\n"
-        "a.mp4,ego,val,long,75f,\n"
+        "a.mp4,ego,train,long,75f,\n"
         "sub/c.mp4,exo,train,,,7\n"
-        "a.mp4,ego,test,,,"
+        "a.mp4,ego,train,,,"
     )
     videos = read("path,view,split,id,start,end\n" + rows).videos
     assert [video.id for video in videos] == ["a", "long", "c", "a-2"]
@@ -356,3 +361,57 @@ def test_the_listing_is_a_readable_csv(listing, tmp_path):
         ("a, b", "ego", "a, b.mp4"),
         ("été 50 #1", "exo", '"été" 50% #1.mp4'),
     ]
+
+
+# --- segments in any order
+
+SEGMENTS = "path,view,split,segments\n"
+
+
+def phases_at(video, times):
+    return video.phases(np.array(times))
+
+
+def test_segments_may_repeat_and_have_gaps(read):
+    dataset = read(
+        SEGMENTS
+        + "a.mp4,ego,train,3.2-6 crack egg; 6.5-9 whisk;9-12 crack egg\n"
+        + "b.mp4,exo,train,10f-20f whisk\n"
+        + "sub/c.mp4,exo,train,\n"
+    )
+    assert (dataset.phase_names, dataset.ordered) == (("crack egg", "whisk"), False)
+    a, b, c = dataset.videos
+    assert phases_at(a, [0, 3.2, 5.9, 6, 6.5, 8.9, 9, 12]) == (-1, 0, 0, -1, 1, 1, 0, -1)
+    assert phases_at(b, [0.0] * 21) == (-1,) * 10 + (1,) * 10 + (-1,)
+    assert phases_at(c, [0, 1]) is None
+
+
+def test_segments_in_the_same_order_are_ordered_phases(read):
+    dataset = read(
+        SEGMENTS + "a.mp4,ego,train,4-5 fry;0-2 crack\nb.mp4,exo,train,1-2 whisk;3-4 fry\n"
+    )
+    assert dataset.ordered
+    assert dataset.phase_names.index("fry") == 2
+    for video in dataset.videos:
+        labels = [phase for phase in phases_at(video, np.arange(0, 5, 0.1)) if phase != UNLABELED]
+        assert labels == sorted(labels)
+
+
+def test_of_overlapping_segments_the_later_one_wins(read, caplog):
+    caplog.set_level("INFO")
+    video = read(SEGMENTS + "a.mp4,ego,train,2-5 b;0-3 a\nb.mp4,exo,train,0-1 a\n").videos[0]
+    assert phases_at(video, [0, 1, 2, 3, 4]) == (0, 0, 1, 1, 1)
+    assert "1 segment started before the previous one ended" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "cell", ["3-2 a", "1-2", "1-2 a;3 b", "1f-2 a", "1-2 a;3f-4f b", "-1-2 a", "x-y a", "1f5-2f a"]
+)
+def test_malformed_segments_of_phases(cell, read):
+    with pytest.raises(DatasetError, match=r"segments .*Expected starts, ends and names"):
+        read(f"{SEGMENTS}a.mp4,ego,train,{cell}\nb.mp4,exo,train,0-1 a\n")
+
+
+def test_segments_and_events_are_not_mixed(read):
+    with pytest.raises(DatasetError, match="'b' has events or phases, but other videos have"):
+        read("path,view,split,segments,events\na.mp4,ego,train,0-1 a,\nb.mp4,exo,train,,2\n")

@@ -310,3 +310,18 @@ def test_numbers_are_never_truncated_in_narrow_terminals(width):
     assert "\x1b" not in text
     assert text.count("Exo2Ego") == 2
     assert max(map(len, text.splitlines())) <= max(width, 45)
+
+
+def test_tasks_that_need_ordered_phases_are_skipped(byov_eval, manifest, features_dir):
+    path = features_dir / manifest.dataset / "manifest.json"
+    replace(manifest, ordered=False).save(path)
+    features = (*RANDOM_FEATURES, "--dataset", manifest.dataset)
+    code, out, err = byov_eval(*features, "--task", "all", "--json")
+    assert code == 0, err
+    assert "its phases have no fixed order; skipped progression, progress-error, events" in err
+    tasks = json.loads(out)["tasks"]
+    assert {"classification", "retrieval", "tau"} <= {*tasks}
+    assert not {"progression", "progress-error", "events"} & {*tasks}
+    for task in ("progression", "progress-error", "events"):
+        code, _, err = byov_eval(*features, "--task", task)
+        assert (code, "has no phases in a fixed order" in err) == (2, True), err

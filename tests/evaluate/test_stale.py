@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.factories import write_features
+from tests.factories import CLIP, write_features
 
 from byov.cache.digests import file_sha256
 from byov.cache.hdf5 import read_array
@@ -19,6 +19,7 @@ FOLDER = "tea/openai--clip-vit-base-patch16"
 EMBED = "byov-train --run first --embed-only"
 TRAIN = "byov-train --config"
 EXTRACT = "byov-extract"
+OTHER_SOURCE = f"byov-extract with --encoder {CLIP} again"
 
 
 @pytest.fixture
@@ -76,6 +77,27 @@ def copy_embedding(_, run):
     shutil.copy(run / "embeddings/ego/test_ego_0.h5", run / "embeddings/ego/test_ego_1.h5")
 
 
+def shift_times(features, _):
+    """Write the same features with other frame times, as of a video with another frame rate."""
+    path = features / FOLDER / "exo/test_exo_1.h5"
+    write_features(path, {0.3: read_array(path, "merged/0.3")}, fps=25)
+
+
+def describe_another_source(split):
+    """Change the manifest as if another encoder had been run on another version of the videos."""
+
+    def change(features, _):
+        path = features / "tea/manifest.json"
+        manifest = load_manifest(path)
+        videos = [
+            replace(video, source_sha256="ab" * 32) if video.split == split else video
+            for video in manifest.videos
+        ]
+        replace(manifest, videos=tuple(videos)).save(path)
+
+    return change
+
+
 def delete(pattern):
     return lambda features, _: [path.unlink() for path in features.parent.glob(pattern)]
 
@@ -100,6 +122,9 @@ def delete(pattern):
             delete(f"features/{FOLDER}/ego/train_ego_1.h5"), TRAIN, id="train features deleted"
         ),
         pytest.param(delete("features/tea/manifest.json"), EXTRACT, id="manifest deleted"),
+        pytest.param(describe_another_source("train"), OTHER_SOURCE, id="other train videos"),
+        pytest.param(describe_another_source("test"), OTHER_SOURCE, id="other test videos"),
+        pytest.param(shift_times, EMBED, id="other frame times"),
         pytest.param(copy_embedding, EMBED, id="embedding copied over"),
         pytest.param(
             delete("runs/first/embeddings/ego/test_ego_1.h5"), EMBED, id="embedding deleted"

@@ -69,7 +69,14 @@ def test_manifest_describes_the_videos_and_follows_the_csv(byov_extract, make_da
     manifest = load_manifest(path)
     assert (manifest.dataset, manifest.phases) == ("cups", ("phase 0", "phase 1"))
     assert manifest.videos[0] == VideoEntry(
-        "first", "ego", "train", 15, 15.0, (0,) * 8 + (1,) * 7, None
+        "first",
+        "ego",
+        "train",
+        15,
+        15.0,
+        (0,) * 8 + (1,) * 7,
+        None,
+        source_sha256=file_sha256(table.parent / "v0.mp4"),
     )
     assert manifest.videos[1].labels == (0,) * 15 + (1,) * 15
     table.write_text(
@@ -196,6 +203,19 @@ def test_labels_must_match_the_frames(byov_extract, tmp_path):
         "f": (12, 12),
     }
     assert read_header(features(tmp_path, "pour_milk") / "ego" / "c.h5").frames == 9
+
+
+@pytest.mark.parametrize(
+    ("argument", "advice"),
+    [
+        ("clips/a.mp4", "--folder clips, which"),
+        (".", "--folder ."),
+        ("videos.csv", "--manifest videos.csv"),
+        ("pour_milk", "--dataset pour_milk"),
+    ],
+)
+def test_positional_arguments_are_answered_with_an_option(byov_extract, argument, advice):
+    assert f"Pass {advice}" in byov_extract(argument).error()
 
 
 def test_new_ratios_are_added_and_old_ones_kept(byov_extract, make_dataset, tmp_path):

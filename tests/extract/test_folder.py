@@ -68,8 +68,30 @@ def test_bad_options(arguments, said, byov_extract, my):
 
 def test_split_cannot_be_combined_with_a_csv(byov_extract, my, make_dataset):
     assert (
-        "require --folder"
+        "--split requires --folder or --lerobot"
         in byov_extract("--manifest", make_dataset([2, 2]), "--split", "1,0,0", *TINY).err
     )
     (my / "videos.csv").write_text("path,view,split\nego/1.mp4,ego,train\nexo/1.mp4,exo,train,\n")
     assert "already defines splits" in byov_extract("--folder", my, "--split", "1,0,0", *TINY).err
+
+
+def test_cameras_of_a_take_stay_in_one_split(byov_extract, tmp_path):
+    for take in range(5):
+        for camera in range(3):
+            path = tmp_path / f"my/take{take}/cam{camera}.mp4"
+            write_noise_video(path, 2, seed=3 * take + camera)
+    patterns = ("--ego", "*cam0*", "--exo", "*cam[12]*")
+    assert byov_extract("--folder", tmp_path / "my", *patterns, *TINY).code == 0
+    manifest = json.loads((tmp_path / "features/my/manifest.json").read_text())
+    splits = {}
+    for video in manifest["videos"]:
+        splits.setdefault(video["group"], set()).add(video["split"])
+    assert {take: len(each) for take, each in splits.items()} == {f"take{i}": 1 for i in range(5)}
+    assert set.union(*splits.values()) == {"train", "val", "test"}
+
+
+def test_copies_of_a_video_in_two_splits_are_refused(byov_extract, tmp_path):
+    for name in ("train/ego/1.mp4", "train/exo/1.mp4", "test/exo/9.mp4"):
+        write_noise_video(tmp_path / "my" / name, 3, seed=int("ego" in name))
+    message = byov_extract("--folder", tmp_path / "my", *TINY).error()
+    assert "9 (test) and train-exo-1 (train) show the same frames" in message

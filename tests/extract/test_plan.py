@@ -36,7 +36,7 @@ def read(monkeypatch):
 
         monkeypatch.setattr(cached_files, name, note)
 
-    for name in ("fingerprint", "file_sha256", "video_header"):
+    for name in ("fingerprint", "file_sha256", "cached_header"):
         watch(name)
     return files
 
@@ -67,7 +67,7 @@ def feature_file(tmp_path):
 
 
 def opened(read):
-    return [f"{name}.h5" for name, what in read if what == "video_header"]
+    return [f"{name}.h5" for name, what in read if what == "cached_header"]
 
 
 def test_nothing_to_do_opens_and_writes_no_file(again, read, tmp_path):
@@ -201,8 +201,7 @@ def test_segments_of_one_file(byov_extract, tmp_path):
     ]
     assert manifest.videos[1].labels == manifest.videos[2].labels[:20] == (0,) * 3 + (1,) * 17
     headers = [
-        video_header(tmp_path / "features/mine/random--tiny", video.view, video.id)
-        for video in manifest.videos
+        video_header(tmp_path / "features/mine/random--tiny", video) for video in manifest.videos
     ]
     assert [header.provenance.source_name for header in headers] == [
         "long.mp4#f=0,20",

@@ -17,7 +17,7 @@ from tests.report.made_up import make_content
 
 from byov.cache.digests import seal_json
 from byov.cache.embeddings import training_digests
-from byov.cache.features import video_digest
+from byov.cache.features import video_digests
 from byov.cache.manifest import Manifest, load_manifest
 from byov.cache.runs import read_config, read_run
 from byov.cli.extract import main as extract_main
@@ -90,7 +90,7 @@ class Project:
         folder = self.features_dir / DATASET / "random--tiny"
         config = read_config(self.run)
         config["training"] |= training_digests(
-            (video, video_digest(folder, video.view, video.id, "merged/0.3")) for video in videos
+            (video, *video_digests(folder, video, "merged/0.3")) for video in videos
         )
         (self.run / "config.json").write_bytes(seal_json(config))
         return self

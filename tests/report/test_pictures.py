@@ -177,7 +177,7 @@ def test_features_that_the_run_did_not_embed_are_refused(project):
         float(ratio): read_array(path, f"merged/{ratio}")[::-1]
         for ratio in read_header(path).ratios
     }
-    write_features(path, merged)
+    write_features(path, merged, source_sha256=read_header(path).provenance.source_sha256)
     with pytest.raises(StaleError, match="byov-train --run first --embed-only"):
         project.collect()
     shutil.copy(project.features("ego", "still"), path)

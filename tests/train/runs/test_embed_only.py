@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
-from tests.factories import write_features
+from tests.factories import SOURCE_SHA256, write_features
 from tests.train.runs.run_files import EMBED, contents, edited
 
 from byov.cache.embeddings import read_embedding
@@ -30,6 +30,7 @@ def test_new_videos_are_embedded(byov_train, finished, cache):
         "fps": 30.0,
         "labels": None,
         "actions": None,
+        "source_sha256": SOURCE_SHA256,
     }
     with edited(cache / "manifest.json") as manifest:
         manifest["videos"].append(entry)

@@ -5,11 +5,12 @@ settings for datasets and recipes. It must never be regenerated to make a test p
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.factories import write_features
+from tests.factories import SOURCE_SHA256, write_features
 from tests.train.runs.run_files import records
 
 from byov.cache.manifest import Manifest, VideoEntry
@@ -43,7 +44,8 @@ def write_waves(dataset):
             ) / 128
             path = dataset / "random--tiny" / view / f"{view}_{number}.h5"
             write_features(path, {0.3: (values - 1).astype(np.float16)}, encoder="random/tiny")
-            videos.append(VideoEntry(f"{view}_{number}", view, "train", frames, 30.0, None, None))
+            entry = VideoEntry(f"{view}_{number}", view, "train", frames, 30.0, None, None)
+            videos.append(replace(entry, source_sha256=SOURCE_SHA256))
     Manifest(dataset.name, (), (), tuple(videos)).save(dataset / "manifest.json")
 
 
