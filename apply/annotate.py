@@ -53,11 +53,13 @@ class LabeledFrames:
         embeddings: (F, D) embeddings.
         phases: (F,) phases, UNLABELED if unknown.
         names: Names of the P phases.
+        ordered: Whether every video shows the phases in this order.
     """
 
     embeddings: NDArray[np.float32]
     phases: NDArray[np.int64]
     names: tuple[str, ...]
+    ordered: bool = True
 
     def __post_init__(self) -> None:
         missing = sorted({*range(len(self.names))} - {*self.phases.tolist()})
@@ -135,6 +137,11 @@ class Annotator:
     def phase_names(self) -> tuple[str, ...]:
         return self.labeled.names if self.labeled else ()
 
+    @property
+    def is_ordered(self) -> bool:
+        """Whether every video shows the phases in the same order."""
+        return self.labeled is not None and self.labeled.ordered
+
     def annotate(
         self,
         features: NDArray[Any] | Tensor,
@@ -187,7 +194,7 @@ class Annotator:
         if given is not None:
             familiarity = np.ones(len(embedding))
             problems = []
-            found = given_phases(given, len(self.phase_names))
+            found = given_phases(given, len(self.phase_names) if self.is_ordered else 0)
         elif self.labeled:
             found = self._transfer_phases(embedding)
         else:
@@ -198,7 +205,7 @@ class Annotator:
                 self.phase_names[1:],
                 found.events,
                 familiarity.mean() * found.event_probabilities,
-                strict=True,
+                strict=bool(len(found.events)),  # phases in any order have no events
             )
         )
         problems += [
@@ -240,9 +247,14 @@ class Annotator:
             len(self.labeled.names),
             self.variance,
         )
+        indices = np.arange(len(embedding))
+        if not self.labeled.ordered:
+            probabilities = np.exp(log_likelihoods)
+            probabilities /= probabilities.sum(axis=1, keepdims=True)
+            phases = probabilities.argmax(axis=1)
+            return _Phases(phases, probabilities[indices, phases], indices[:0], np.empty(0))
         events = find_events(log_likelihoods)
         posteriors = event_posteriors(log_likelihoods)
-        indices = np.arange(len(embedding))
         phases = np.searchsorted(events, indices, side="right")
         return _Phases(
             phases,
@@ -277,7 +289,8 @@ def given_phases(phases: NDArray[np.int64], count: int) -> _Phases:
 def _training_labels(training: TrainingFrames) -> LabeledFrames | None:
     if not (training.labels != UNLABELED).any():
         return None
-    return LabeledFrames(training.frames.embeddings, training.labels, training.videos.phases)
+    videos = training.videos
+    return LabeledFrames(training.frames.embeddings, training.labels, videos.phases, videos.ordered)
 
 
 def leave_one_out_distance(training: TrainingFrames) -> float:

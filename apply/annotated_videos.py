@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import byov
 from byov.apply.annotate import Annotation, Annotator, LabeledFrames
 from byov.apply.embedder import check_run_encoder, run_encoder_name, run_resize
-from byov.cache.features import video_header
+from byov.cache.features import cached_header
 from byov.cache.hdf5 import read_array
 from byov.cache.layout import video_path
 from byov.data.dataset import Dataset, Video
@@ -104,7 +104,7 @@ class AnnotatedVideos:
             # Extract labeled videos that are not annotated under ids that no other video has.
             cached.setdefault(_source(video), replace(video, id=f"labeled--{video.id}"))
         # Labels are read from `labels`; they do not belong in the cache.
-        unlabeled = [replace(video, events=None, unlabeled=()) for video in cached.values()]
+        unlabeled = [replace(video, intervals=None) for video in cached.values()]
         record = run.record
         options = ExtractionOptions(
             ratios=(record.ratio,), resize=run_resize(record), device=run.device, policy=policy
@@ -137,13 +137,13 @@ class AnnotatedVideos:
                 repeat=self._repeat and labels is None,
                 progress=self._progress,
             )
-            header = video_header(self._folder, *self._ids[_source(video)])
+            header = cached_header(self._folder, *self._ids[_source(video)])
             yield AnnotatedVideo(video, seconds, header.fps, tuple(annotations), labels is not None)
 
     def read(self, video: Video) -> tuple[NDArray[np.float16], NDArray[np.float64]]:
         """Return the features (T, width) and the times (T,) of the frames of a video."""
         view, name = self._ids[_source(video)]
-        source = video_header(self._folder, view, name).provenance
+        source = cached_header(self._folder, view, name).provenance
         check_run_encoder(
             self._run.record, source.encoder, source.encoder_sha256, source.preprocessing
         )
@@ -162,7 +162,9 @@ class AnnotatedVideos:
                 raise ApplyError(f"{late}. Correct the labels.")
             embeddings.append(self._run.embed(features))
             phases.append(_phases(video, seconds))
-        return LabeledFrames(np.concatenate(embeddings), np.concatenate(phases), labels.phase_names)
+        return LabeledFrames(
+            np.concatenate(embeddings), np.concatenate(phases), labels.phase_names, labels.ordered
+        )
 
 
 def list_videos(paths: Sequence[Path], view: View | None = None) -> list[Video]:

@@ -20,6 +20,7 @@ class VideoArrays(Mapping[str, NDArray[Any]]):
     Attributes:
         dataset: Name of the dataset.
         phases: Phase names; labels are indices into them.
+        ordered: Whether every video shows the phases in this order.
         videos: Dict mapping video ids to manifest entries (view, split, frames, fps, labels).
     """
 
@@ -43,6 +44,7 @@ class VideoArrays(Mapping[str, NDArray[Any]]):
             raise ApplyError(f"{manifest.dataset} has no {wanted} videos. Existing: {existing}.")
         self.dataset = manifest.dataset
         self.phases = manifest.phases
+        self.ordered = manifest.ordered
         self.videos = {video.id: video for video in chosen}
         self._read = read
 

@@ -55,7 +55,11 @@ def training_progress(run: "byov.Run", videos: VideoArrays) -> dict[str, NDArray
     its progress in all videos.
     """
     entries = videos.videos
-    labels = {name: video.labels for name, video in entries.items() if video.labels is not None}
+    labels = {
+        name: video.labels
+        for name, video in entries.items()
+        if video.labels is not None and videos.ordered
+    }
     if len(labels) == len(entries):
         aligned: dict[str, NDArray[np.float64]] = {}
         starts = mean_phase_starts(labels.values())

@@ -66,6 +66,32 @@ def read_own_videos(name: str, manifest: Path, *, folder: Path | None = None) ->
     """
     root = folder or manifest.parent
     rows = [_read_row(root, fields, source) for source, fields in read_csv(manifest, REQUIRED)]
+    dataset = _dataset(name, root, manifest, rows)
+    require_views(dataset, ("train",))
+    return dataset
+
+
+def read_labels(path: Path, folder: Path) -> Dataset:
+    """Read the labeled videos in a CSV file, in which only paths and labels are required.
+
+    Paths are relative to the folder of the CSV or, if there is no such file, to `folder`. Rows
+    without labels are ignored.
+    """
+    rows = []
+    for source, fields in read_csv(path, ("path",)):
+        root = path.parent if (path.parent / fields["path"]).is_file() else folder
+        defaults = {"view": fields.get("view") or VIEWS[0], "split": fields.get("split") or "train"}
+        rows.append(_read_row(root, fields | defaults, source))
+    labeled = [row for row in rows if row.events.times or row.segments]
+    if not labeled:
+        raise DatasetError(
+            f"{path}: no video is labeled. Add a column `events` with cells like '2.5 pour;7.1 put "
+            "down'."
+        )
+    return _dataset("labels", folder, path, labeled)
+
+
+def _dataset(name: str, root: Path, source: Path, rows: Sequence[_Row]) -> Dataset:
     unnamed = [row for row in rows if not row.video.id]
     ids = iter(unique_ids([row.path for row in unnamed], {row.video.id for row in rows}))
     rows = [
@@ -73,38 +99,13 @@ def read_own_videos(name: str, manifest: Path, *, folder: Path | None = None) ->
         for row in rows
     ]
     if any(row.segments for row in rows):
-        phases, ordered = _segment_names(manifest, rows)
+        phases, ordered = _segment_names(source, rows)
         videos = tuple(_with_segments(row, phases) for row in rows)
     else:
-        phases = _phase_names(manifest, rows)
+        phases = _phase_names(source, rows)
         ordered = True
         videos = tuple(row.video for row in rows)
-    dataset = Dataset(name, root, videos, phase_names=phases, ordered=ordered)
-    require_views(dataset, ("train",))
-    return dataset
-
-
-def read_labels(path: Path, folder: Path) -> Dataset:
-    """Read a CSV with the columns path and events, and optionally those of `read_own_videos`.
-
-    Paths are relative to the folder of the CSV or, if there is no such file, to `folder`. Rows
-    without events are ignored.
-    """
-    rows = []
-    for source, fields in read_csv(path, ("path", "events")):
-        root = path.parent if (path.parent / fields["path"]).is_file() else folder
-        defaults = {"view": fields.get("view") or "ego", "split": fields.get("split") or "train"}
-        row = _read_row(root, fields | defaults, source)
-        if row.video.events:
-            rows.append(row)
-    if not rows:
-        raise DatasetError(f"{path}: no row has events. Add a cell like '2.5 pour;7.1 put down'.")
-    ids = unique_ids([row.path for row in rows])
-    rows = [
-        row._replace(video=replace(row.video, id=name)) for row, name in zip(rows, ids, strict=True)
-    ]
-    videos = tuple(row.video for row in rows)
-    return Dataset("labels", folder, videos, phase_names=_phase_names(path, rows))
+    return Dataset(name, root, videos, phase_names=phases, ordered=ordered)
 
 
 def _read_row(root: Path, fields: dict[str, str], source: str) -> _Row:

@@ -25,6 +25,7 @@ from byov.apply.annotate import (
 )
 from byov.apply.annotation_files import label_next, to_vtt
 from byov.apply.occurrences import find_occurrences
+from byov.apply.references import training_progress
 from byov.cli.annotate import main as annotate_main
 from byov.cli.extract import main as extract_main
 from byov.errors import ApplyError
@@ -158,8 +159,8 @@ def test_unreadable_videos_are_reported_and_skipped(annotate, labels_root, tmp_p
 @pytest.mark.parametrize(
     ("table", "fact"),
     [
-        ("path,events\none.mp4,\n", "no row has events"),
-        ("path\none.mp4\n", "path,events"),
+        ("path,events\none.mp4,\n", "no video is labeled"),
+        ("path\none.mp4\n", "no video is labeled"),
         ("path,events\nnone.mp4,1;2\n", "none.mp4"),
         ("path,events\none.mp4,1 pour;9 put down\n", "after its last frame"),
         ("path,events\none.mp4,1 pour;2 stir\n../x.mp4,1;2\n", "outside"),
@@ -254,6 +255,35 @@ def test_an_interrupted_call_resumes(annotate, labels_root, tmp_path, start_paus
     assert not (tmp_path / "out" / "annotations.csv").exists()
     assert annotate(new, "-o", tmp_path / "out").code == 0
     assert len(read_rows(tmp_path / "out" / "annotations.csv")) == 2
+
+
+def test_segments_in_any_order_label_frames(annotate, labels_root, tmp_path):
+    (labels_root / "segments.csv").write_text(
+        "path,segments\none.mp4,0f-12f reach; 12f-28f pour; 28f-40f reach\n"
+    )
+    ran = annotate(
+        *(labels_root / "new", "-o", tmp_path / "out", "--json"),
+        *("--labels", labels_root / "segments.csv"),
+    )
+    assert ran.code == 0, ran
+    assert ran.json["phases"] == ["reach", "pour"]
+    assert [video["occurrences"][0]["events"] for video in ran.json["videos"]] == [[], []]
+    frames = read_rows(tmp_path / "out" / "frames.csv")
+    assert [frames[index]["phase"] for index in (2, 18, 34)] == ["reach", "pour", "reach"]
+
+
+def test_few_labels_do_not_change_the_progress_of_the_other_videos(labels_root):
+    run = byov.load_run("toy", runs_dir=labels_root / "runs", features_dir=labels_root / "features")
+    videos = run.embeddings("train")
+    unlabeled = training_progress(run, videos)
+    labeled = tuple(np.searchsorted(events_of(30), np.arange(30), side="right").tolist())
+    videos.videos["0"] = replace(videos.videos["0"], labels=labeled)
+    anchored = training_progress(run, videos)
+    for name in set(videos) - {"0"}:
+        np.testing.assert_array_equal(anchored[name], unlabeled[name])
+    # Labels anchor the scale: at its events, the labeled video keeps the progress of the others.
+    for event in events_of(30):
+        assert anchored["0"][event] == pytest.approx(unlabeled["0"][event], abs=1e-6)
 
 
 def test_labels_must_show_every_phase():
