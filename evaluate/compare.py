@@ -278,9 +278,10 @@ def compared_readers(
     runs: Sequence[RunRecord],
     features: Sequence[tuple[str, str]] | None = None,
 ) -> list[EmbeddingReader]:
-    """Return readers for features, Time only, and the untrained and trained models of runs.
+    """Return one reader per table row: frozen features, Time only, and each run untrained and
+    trained.
 
-    `features` lists (encoder folder, column) pairs. Default: the baselines of the runs.
+    `features` lists (encoder folder, column) pairs. Default: those of `baseline_readers`.
     """
     if features is None:
         frozen = baseline_readers(

@@ -153,9 +153,7 @@ def _npz_videos(
 def _read_arrays(
     path: Path, expected: Mapping[str, tuple[str, int]], *, strict: bool = True
 ) -> dict[str, NDArray[Any]]:
-    """Read the known arrays of an .npz file. If `strict`, raise EvaluationError if it contains any
-    others.
-    """
+    """Read the expected arrays of an .npz file. With `strict`, any other array is an error."""
     try:
         with zipfile.ZipFile(path) as archive:  # np.load would also accept .npy files
             size = sum(member.file_size for member in archive.infolist())

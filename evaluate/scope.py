@@ -110,8 +110,8 @@ def file_scope(
 
 
 def available_tasks(manifest: Manifest) -> tuple[str, ...]:
-    """Return the tasks that `--task all` covers for a dataset, given its labels; only `actions` if
-    it has no other labels.
+    """Return the tasks that `--task all` scores on a dataset. With action labels only, this is
+    `actions` alone.
     """
     only_actions = bool(manifest.actions) and not manifest.phases
     return tuple(

@@ -331,9 +331,7 @@ class Table:
 
     @property
     def column_groups(self) -> list[tuple[str, int]]:
-        """Group and number of columns, for each sequence of neighboring columns with the same
-        group.
-        """
+        """Runs of neighboring columns with the same group, as (group, number of columns)."""
         return [
             (group, len(list(columns)))
             for group, columns in groupby(self.columns, key=lambda column: column.group)

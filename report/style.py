@@ -1,4 +1,4 @@
-"""Figure style (sizes from the CVPR template, colors, fonts, legends), and saving of figures.
+"""Matplotlib style for the CVPR template, and functions that save figures.
 
 matplotlib is imported where it is used, because importing it takes a second.
 """

@@ -302,8 +302,8 @@ def _training(job: _Job) -> Iterator[None]:
 
 
 def _train(job: _Job, stored: runs.RunRecord | None = None) -> dict[str, Any]:
-    """Train until the last step, after restoring the `stored` run if given; embed all videos with
-    the selected model and return a summary.
+    """Train, continuing a `stored` run if given, embed all videos with the selected model, and
+    return a summary.
     """
     execution = job.execution
     processes = execution.processes

@@ -173,7 +173,7 @@ class ScoreHeads(nn.Module):
         super().__init__()
         self.ego = nn.Linear(latent, 1)
         self.exo = nn.Linear(latent, 1)
-        # s; initial value from the published code.
+        # Log-scales s of the three roles, initialized as in the published code.
         self.scales = nn.Parameter(torch.full((3,), log(0.5)))
 
     def forward(self, exo: Tensor, positive: Tensor, negative: Tensor) -> Tensor:

@@ -171,7 +171,8 @@ class Byov(Method):
         cross_loss: "masked" (MCM) or "bottleneck" (`CrossViewBottleneck`).
         time_prior: Standard deviation of the bottleneck's prior, in normalized time.
         cycle: Weight of the cycle-consistency loss.
-        order_prior: Standard deviation of that loss's prior, in normalized time. None means none.
+        order_prior: Standard deviation, in normalized time, of the prior of the cycle term.
+            None disables the prior.
         **sampling: Arguments of `Method`.
     """
 
