@@ -2,6 +2,7 @@
 events to B.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +15,12 @@ from PIL import Image
 from scipy.spatial.distance import cdist
 
 from byov.apply.embedder import EmbeddedVideo
+from byov.apply.references import read_training_frames
 from byov.apply.run import Run
 from byov.apply.side_by_side import draw_captions, read_panels, write_video
 from byov.cache.atomic import write_text
 from byov.data.video import STRICT, DecodingPolicy
-from byov.errors import ApplyError
+from byov.errors import ApplyError, ByovError
 from byov.evaluate.kendalls_tau import taus_of_columns
 from byov.evaluate.neighbors import Points
 from byov.progress import NO_PROGRESS, Progress, track
@@ -27,6 +29,7 @@ Embeddings = NDArray[np.float32]
 Indices = NDArray[np.int64]
 Seconds = NDArray[np.float64]
 
+LOGGER = logging.getLogger(__name__)
 GAP = 4  # pixels between the panels
 MAX_CELLS = 2**30  # maximum size of the DTW table, with one byte per cell
 # directions from a cell to its predecessor
@@ -113,6 +116,9 @@ class AlignedVideos:
     tau_b_in_a: float | None
     a_events: Sequence[float] | None  # event times in seconds
     b_events: Sequence[float] | None
+    # Reasons to doubt that a video shows the action; None if the training videos are not available.
+    a_problems: Sequence[str] | None = None
+    b_problems: Sequence[str] | None = None
 
     def write_table(self, path: Path) -> None:
         """Write a CSV with one row per frame of A."""
@@ -204,6 +210,7 @@ def align_videos(
         if method == "nearest"
         else middle_frames(dtw_path(in_a.embedding, in_b.embedding))
     )
+    a_problems, b_problems = _problems(run, (in_a, in_b))
     b_events = (
         None
         if events is None
@@ -217,7 +224,19 @@ def align_videos(
         tau_b_in_a=tau(nearest(in_b.embedding, in_a.embedding)),
         a_events=events,
         b_events=b_events,
+        a_problems=a_problems,
+        b_problems=b_problems,
     )
+
+
+def _problems(run: Run, videos: Sequence[EmbeddedVideo]) -> list[Sequence[str] | None]:
+    """Return reasons to doubt that each video shows the action of the training videos."""
+    try:
+        training = read_training_frames(run)
+    except ByovError as error:
+        LOGGER.info(f"cannot check whether the videos show the action ({error})")
+        return [None for _ in videos]
+    return [training.estimate(video.embedding).problems() for video in videos]
 
 
 def transfer_events(

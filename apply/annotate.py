@@ -7,7 +7,6 @@ checks against the training videos find videos that do not show the action as th
 Shapes: T frames of a video, F labeled frames, P phases, D dimensions.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,26 +22,14 @@ from byov.evaluate.transfer import (
     event_posteriors,
     find_events,
     phase_log_likelihoods,
-    square_distances,
 )
 from byov.progress import NO_PROGRESS, Progress
 from byov.records import UNLABELED
 
-# The values below were chosen on val splits of simulated datasets; docs/annotate.md has the
-# resulting errors.
-#
-# Events closer than this fraction of the action to the true one count as found in confidences.
+# Events within this fraction of the action of the true one count as found in confidences.
 TOLERANCE = 0.05
-UNCERTAIN = 0.35  # events with a lower confidence should be reviewed
-# Mean distance to the nearest training frames, relative to that of training frames to the nearest
-# frames of other training videos.
-UNFAMILIAR = 1.8
-SAMPLED_FRAMES = 500  # number of training frames from which the latter is computed
-DISORDER = 0.02  # mean distance of the predicted progress from a non-decreasing curve
-LATE_START = 0.25  # progress at the start of the video
-EARLY_END = 0.7  # progress at the end of the video
+UNCERTAIN = 0.35  # events with a lower confidence should be reviewed; chosen on the demo set
 UNCERTAIN_TIME = "uncertain time of"  # start of the problem of an uncertain event
-END_FRAMES = 0.05  # fraction of the frames that count as the start, or as the end
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +109,6 @@ class Annotator:
     Attributes:
         training: Frames of the training videos.
         variance: Sum of the variances of the training frames in each dimension.
-        usual_distance: Usual distance of a training frame to the nearest frames of other videos.
     """
 
     def __init__(self, run: "byov.Run", labeled: LabeledFrames | None = None) -> None:
@@ -131,7 +117,6 @@ class Annotator:
         self.labeled = labeled or _training_labels(self.training)
         embeddings = self.training.frames.embeddings
         self.variance = float(embeddings.var(axis=0, dtype=np.float64).sum())
-        self.usual_distance = leave_one_out_distance(self.training)
 
     @property
     def phase_names(self) -> tuple[str, ...]:
@@ -188,9 +173,9 @@ class Annotator:
         given: NDArray[np.int64] | None = None,
     ) -> Annotation:
         embedding = self.run.embed(features)
-        progress, unfamiliarity = self._compare(embedding)
-        familiarity = 1 / np.maximum(1, unfamiliarity)
-        problems = list(_problems(progress, float(unfamiliarity.mean())))
+        estimate = self.training.estimate(embedding)
+        familiarity = 1 / np.maximum(1, estimate.unfamiliarity)
+        problems = estimate.problems()
         if given is not None:
             familiarity = np.ones(len(embedding))
             problems = []
@@ -214,7 +199,7 @@ class Annotator:
         return Annotation(
             start,
             seconds,
-            progress,
+            estimate.progress,
             found.phases,
             familiarity * found.probabilities,
             self.phase_names,
@@ -222,21 +207,11 @@ class Annotator:
             tuple(problems),
         )
 
-    def _compare(
-        self, embedding: NDArray[np.float32]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the progress (T,) of frames, and their distances (T,) to the nearest training
-        frames, relative to the usual distance.
-        """
-        distances, neighbors = self.training.frames.nearest(embedding)
-        progress = self.training.frames.progress[neighbors].mean(axis=1)
-        return progress, distances.mean(axis=1) / self.usual_distance
-
     def _mismatch(self, features: NDArray[Any] | Tensor) -> float:
         """Return how much a window differs from a video that shows the action once."""
-        progress, unfamiliarity = self._compare(self.run.embed(features))
-        first, last = progress_at_ends(progress)
-        return float(unfamiliarity.mean() + first + 1 - last + 10 * disorder(progress))
+        estimate = self.training.estimate(self.run.embed(features))
+        first, last = estimate.ends
+        return float(estimate.unfamiliarity.mean() + first + 1 - last + 10 * estimate.disorder)
 
     def _transfer_phases(self, embedding: NDArray[np.float32]) -> "_Phases":
         assert self.labeled is not None
@@ -291,46 +266,6 @@ def _training_labels(training: TrainingFrames) -> LabeledFrames | None:
         return None
     videos = training.videos
     return LabeledFrames(training.frames.embeddings, training.labels, videos.phases, videos.ordered)
-
-
-def leave_one_out_distance(training: TrainingFrames) -> float:
-    """Return the median distance of training frames to the nearest frames of other training
-    videos.
-    """
-    embeddings = training.frames.embeddings
-    count = min(SAMPLED_FRAMES, len(embeddings))
-    sampled = np.random.default_rng(0).choice(len(embeddings), count, replace=False)
-    distances = np.sqrt(square_distances(embeddings[sampled], embeddings))
-    distances[training.video_of_frame[sampled][:, None] == training.video_of_frame] = np.inf
-    nearest = np.sort(distances, axis=1)[:, : training.frames.neighbors]
-    median = float(np.median(np.mean(nearest, axis=1, where=np.isfinite(nearest))))
-    return median if median > 0 else 1.0  # NaN if there is only one video
-
-
-def _problems(progress: NDArray[np.float64], unfamiliarity: float) -> Iterator[str]:
-    """Yield reasons why a video does not seem to show the action as the training videos do."""
-    first, last = progress_at_ends(progress)
-    if unfamiliarity > UNFAMILIAR:
-        yield "its frames look unlike the training videos"
-    if disorder(progress) > DISORDER:
-        yield "the action does not advance steadily"
-    if first > LATE_START:
-        yield f"it starts at {first:.0%} of the action"
-    if last < EARLY_END:
-        yield f"it ends at {last:.0%} of the action"
-
-
-def progress_at_ends(progress: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the mean progress of the first and of the last frames."""
-    count = max(1, round(END_FRAMES * len(progress)))
-    return float(progress[:count].mean()), float(progress[-count:].mean())
-
-
-def disorder(progress: NDArray[np.float64]) -> float:
-    """Return the mean distance of (T,) progress from the closest non-decreasing curve."""
-    from sklearn.isotonic import isotonic_regression  # takes a second to import
-
-    return float(np.abs(progress - isotonic_regression(progress)).mean())
 
 
 def phase_probabilities(posteriors: NDArray[np.float64]) -> NDArray[np.float64]:

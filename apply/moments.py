@@ -91,9 +91,8 @@ def _confidence(square_distances: NDArray[np.float64], annotator: Annotator) -> 
     weights = np.exp(logits - logits.max())
     apart = np.abs(np.arange(len(square_distances)) - square_distances.argmin())
     near = weights[apart <= max(1, TOLERANCE * len(square_distances))].sum() / weights.sum()
-    return float(
-        near * min(1.0, annotator.usual_distance / max(np.sqrt(square_distances.min()), 1e-9))
-    )
+    nearest = max(float(np.sqrt(square_distances.min())), 1e-9)
+    return float(near * min(1.0, annotator.training.usual_distance / nearest))
 
 
 def write_moments(moments: Sequence[Moment], folder: Path, policy: DecodingPolicy = STRICT) -> None:

@@ -12,7 +12,16 @@ import byov
 from byov.cache.runs import choose_run
 from byov.cli import videos as cli_videos
 from byov.cli.app import App
-from byov.cli.options import Config, Json, RunOption, RunsDir, UsageError, Version, check_outputs
+from byov.cli.options import (
+    Config,
+    FeaturesDir,
+    Json,
+    RunOption,
+    RunsDir,
+    UsageError,
+    Version,
+    check_outputs,
+)
 from byov.cli.signals import interruptible
 from byov.cli.terminal import PROGRESS
 from byov.data.own_videos import format_events, read_events
@@ -53,6 +62,7 @@ def align(
     overwrite: cli_videos.OverwriteOption = False,
     as_json: Json = False,
     runs_dir: RunsDir = Path("runs"),
+    features_dir: FeaturesDir = Path("features"),
     _config: Config = None,
     _version: Version = False,
 ) -> None:
@@ -62,7 +72,7 @@ def align(
     lists the pairs.
 
     Also prints Kendall's tau, which is 1 if the nearest frames occur in the same order in both
-    videos.
+    videos, and reasons to doubt that a video shows the action of the training videos.
     """
     cli_videos.keep_freed_memory()
     started = time.monotonic()
@@ -81,7 +91,9 @@ def align(
     def work() -> "byov.AlignedVideos":
         policy = DecodingPolicy(on_truncated, on_corrupt, max_pixels)
         options = vars(policy) | {"method": method, "events": a_events, "progress": PROGRESS}
-        aligned = byov.align_videos(byov.Run(record, Path(), device, encoder), a, b, **options)
+        aligned = byov.align_videos(
+            byov.Run(record, features_dir, device, encoder), a, b, **options
+        )
         aligned.write_video(out, height=height, policy=policy, progress=PROGRESS)
         aligned.write_table(table)
         return aligned
@@ -99,6 +111,7 @@ def align(
             "b": str(b),
             "a_frames": len(aligned.a.embedding),
             "b_frames": len(aligned.b.embedding),
+            "problems": {"a": aligned.a_problems, "b": aligned.b_problems},
             "tau": {"a_in_b": aligned.tau_a_in_b, "b_in_a": aligned.tau_b_in_a},
             "events": None if cell is None else events,
             "seconds": round(time.monotonic() - started, 3),
@@ -112,11 +125,14 @@ def align(
     taus = (aligned.tau_a_in_b, aligned.tau_b_in_a)
     a_in_b, b_in_a = ("undefined" if tau is None else f"{tau:.4f}" for tau in taus)
     print(f"Kendall's tau of the nearest frames: A in B {a_in_b}; B in A {b_in_a}")
-    if record.settings.get("position") != "none":
+    if aligned.a_problems is None and record.settings.get("position") != "none":
         print(
             "This model encodes each frame's position in its video, which raises tau even for "
             "unrelated videos:\ncheck the output video."
         )
+    for letter, problems in (("A", aligned.a_problems), ("B", aligned.b_problems)):
+        if problems:
+            print(f"{letter} may not show the action of the training videos: {'; '.join(problems)}")
     if cell is not None:
         print(
             printable(f"value for {b.name} in the events column of your CSV (rounded down): {cell}")

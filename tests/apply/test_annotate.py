@@ -18,14 +18,14 @@ from tests.processes import signal_and_end
 import byov
 from byov.apply.annotate import (
     LabeledFrames,
-    disorder,
     given_phases,
     phase_probabilities,
     probability_near,
 )
 from byov.apply.annotation_files import label_next, to_vtt
 from byov.apply.occurrences import find_occurrences
-from byov.apply.references import training_progress
+from byov.apply.references import Estimate, training_progress
+from byov.cli.align import main as align_main
 from byov.cli.annotate import main as annotate_main
 from byov.cli.extract import main as extract_main
 from byov.errors import ApplyError
@@ -74,9 +74,14 @@ def labels_root(tmp_path_factory):
 
 
 @pytest.fixture
-def annotate(labels_root, monkeypatch, call):
+def folders(labels_root, monkeypatch):
+    """Make commands use the folders of `labels_root`."""
     monkeypatch.setenv("BYOV_RUNS", str(labels_root / "runs"))
     monkeypatch.setenv("BYOV_FEATURES", str(labels_root / "features"))
+
+
+@pytest.fixture
+def annotate(folders, call):  # noqa: ARG001
     return lambda *arguments: call(annotate_main, "byov-annotate", *arguments)
 
 
@@ -241,6 +246,16 @@ def test_videos_that_do_not_show_the_action_are_flagged(annotate, tmp_path):
     assert problems == {"whole": False, "reversed": True, "unlike": True}
 
 
+@pytest.mark.usefixtures("folders")
+def test_aligned_videos_are_checked_too(labels_root, tmp_path, call):
+    a = labels_root / "one.mp4"
+    b = write_video(tmp_path / "b.mp4", rainbow(40, 12)[::-1])
+    ran = call(align_main, "byov-align", a, b, "-o", tmp_path / "out.mp4")
+    assert ran.code == 0, ran
+    assert "B may not show the action of the training videos: " in ran.out
+    assert "A may not" not in ran.out
+
+
 @pytest.mark.slow
 def test_an_interrupted_call_resumes(annotate, labels_root, tmp_path, start_paused):
     new = shutil.copytree(labels_root / "new", tmp_path / "new")
@@ -297,8 +312,15 @@ def test_phases_that_are_not_shown_start_with_the_next_one():
 
 
 def test_disorder_is_zero_for_steady_progress():
-    assert disorder(np.array([0, 0.2, 0.2, 1])) == 0
-    assert disorder(np.linspace(1, 0, 11)) > 0.2
+    zeros = np.zeros(11)
+    assert Estimate(np.linspace(0, 1, 11), zeros, zeros).disorder == 0
+    reversed_video = Estimate(np.linspace(1, 0, 11), zeros, zeros)
+    assert reversed_video.disorder > 0.2
+    assert reversed_video.problems() == [
+        "the action does not advance steadily",
+        "it starts at 100% of the action",
+        "it ends at 0% of the action",
+    ]
 
 
 def test_phase_probabilities_follow_from_the_events():
