@@ -287,6 +287,12 @@ def estimate_size(plan: Plan, checks: Sequence[Mapping[str, Any]]) -> tuple[int,
     return sum(frames), None if width is None else 2 * width * values
 
 
+def hours_of_video(checks: Sequence[Mapping[str, Any]]) -> float:
+    """Return the total duration of the checked videos in hours, as far as it is known."""
+    known = [check for check in checks if check["frames"] and check["fps"]]
+    return float(sum(check["frames"] / check["fps"] for check in known) / 3600)
+
+
 def check_videos(plan: Plan, progress: Progress = NO_PROGRESS) -> list[dict[str, Any]]:
     """Probe every video of the plan and return its state, properties and problem, if any."""
     with ThreadPoolExecutor() as pool:
