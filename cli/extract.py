@@ -171,6 +171,12 @@ def extract(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Extract cached videos again.")
     ] = False,
+    drop_labels: Annotated[
+        bool,
+        typer.Option(
+            "--drop-labels", help="Remove labels in the cache that the source does not have."
+        ),
+    ] = False,
     cluster: Cluster = None,
     workers: Workers = None,
     cpus_per_worker: Cpus = None,
@@ -209,6 +215,7 @@ def extract(
         policy=DecodingPolicy(on_truncated, on_corrupt, max_pixels),
         on_mismatch=on_mismatch,
         overwrite=overwrite,
+        drop_labels=drop_labels,
         verify_sources=verify_sources,
     )
     chosen = parse_encoder(encoder or source.default_encoder, revision)

@@ -171,6 +171,11 @@ class Video:
         return tuple(phases.tolist()) if (phases != UNLABELED).any() else None
 
     @property
+    def is_annotated(self) -> bool:
+        """Whether the dataset labels the frames of this video."""
+        return self.labels is not None or self.intervals is not None
+
+    @property
     def events(self) -> tuple[float, ...]:
         """Times after the first frame at which a labeled interval starts."""
         return tuple(

@@ -75,6 +75,7 @@ def extract_features(
     on_mismatch: OnMismatch = "error",
     verify_sources: bool = False,
     overwrite: bool = False,
+    drop_labels: bool = False,
     datasets_dir: Folder = None,
     features_dir: Folder = None,
     cluster: ClusterOptions | None = None,
@@ -131,6 +132,7 @@ def extract_features(
         policy=DecodingPolicy(on_truncated, on_corrupt, max_pixels),
         on_mismatch=on_mismatch,
         overwrite=overwrite,
+        drop_labels=drop_labels,
         verify_sources=verify_sources,
     )
     source = choose_source(
