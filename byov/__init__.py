@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from byov.errors import ByovError, Interrupted
     from byov.evaluate.tasks import EvaluationOptions
     from byov.extract.encoders import load_encoder
-    from byov.extract.extraction import extract_features, extract_plan
+    from byov.extract.extraction import extract_features, extract_plan, measure_speed
     from byov.extract.plan import ExtractedFeatures
     from byov.report.write import write_report
 
@@ -54,6 +54,7 @@ __all__ = [
     "load_encoder",
     "load_features",
     "load_run",
+    "measure_speed",
     "train_run",
     "write_annotations",
     "write_moments",
@@ -76,7 +77,7 @@ _NAMES = {
     "byov.errors": ("ByovError", "Interrupted"),
     "byov.evaluate.tasks": ("EvaluationOptions",),
     "byov.extract.encoders": ("load_encoder",),
-    "byov.extract.extraction": ("extract_features", "extract_plan"),
+    "byov.extract.extraction": ("extract_features", "extract_plan", "measure_speed"),
     "byov.extract.plan": ("ExtractedFeatures",),
     "byov.report.write": ("write_report",),
 }

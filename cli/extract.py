@@ -3,7 +3,7 @@
 import inspect
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
@@ -31,8 +31,10 @@ from byov.cli.options import (
 from byov.cli.signals import interruptible, run_stoppable
 from byov.cli.terminal import PROGRESS, note, print_rows
 from byov.data import READERS, dataset_names, folder_readers
+from byov.data.reader import Choice
 from byov.data.video import MAX_PIXELS, DecodingPolicy
 from byov.device import Device
+from byov.errors import EncoderError
 from byov.extract.encoder_names import DEFAULT_ENCODER, IMAGENET, Resize, parse_encoder
 from byov.extract.plan import (
     DEFAULT_RATIOS,
@@ -42,10 +44,11 @@ from byov.extract.plan import (
     Plan,
     check_videos,
     estimate_size,
+    hours_of_video,
     make_plan,
 )
 from byov.extract.source import choose_source, option_classes
-from byov.text import format_size, pluralize, printable
+from byov.text import format_duration, format_size, pluralize, printable
 from byov.workers import ClusterOptions
 
 RATIOS = ",".join(map(str, DEFAULT_RATIOS))
@@ -168,6 +171,12 @@ def extract(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Extract cached videos again.")
     ] = False,
+    drop_labels: Annotated[
+        bool,
+        typer.Option(
+            "--drop-labels", help="Remove labels in the cache that the source does not have."
+        ),
+    ] = False,
     cluster: Cluster = None,
     workers: Workers = None,
     cpus_per_worker: Cpus = None,
@@ -192,6 +201,9 @@ def extract(
         raise UsageError("--cluster distributes the videos itself. Omit --shard.")
     places = {"dataset": dataset, "manifest": manifest, "folder": folder, "name": name}
     source = choose_source(places | source_options)
+    if choices := source.choices():
+        _print_choices(choices, as_json=as_json)
+        return
     options = ExtractionOptions(
         ratios=parse_numbers("--ratios", ratios),
         shard=(int(part), int(parts)),
@@ -203,6 +215,7 @@ def extract(
         policy=DecodingPolicy(on_truncated, on_corrupt, max_pixels),
         on_mismatch=on_mismatch,
         overwrite=overwrite,
+        drop_labels=drop_labels,
         verify_sources=verify_sources,
     )
     chosen = parse_encoder(encoder or source.default_encoder, revision)
@@ -247,6 +260,19 @@ def _extract(plan: Plan, cluster: ClusterOptions | None) -> ExtractedFeatures:
     return run_stoppable(lambda stop: extract(stop=stop), message)
 
 
+def _print_choices(choices: Sequence[Choice], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps([choice._asdict() for choice in choices], indent=1))
+        return
+    rows = [
+        [f"--{choice.option}", printable(choice.name), f"{choice.clips:,}", f"{choice.hours:.2f}"]
+        for choice in choices
+    ]
+    print_rows(["option", "value", "clips", "hours"], rows)
+    options = dict.fromkeys(f"--{choice.option}" for choice in choices)
+    note(f"choose what to extract with {', '.join(options)}")
+
+
 def _print_summary(extracted: ExtractedFeatures, seconds: float, *, as_json: bool) -> None:
     if as_json:
         summary = {
@@ -273,11 +299,20 @@ def _print_summary(extracted: ExtractedFeatures, seconds: float, *, as_json: boo
         print(f"Failed videos are retried next time. Reasons: {extracted.folder / 'failures.json'}")
 
 
+def _measure_speed(plan: Plan) -> float | None:
+    try:
+        return byov.measure_speed(plan, PROGRESS)
+    except EncoderError as error:
+        note(f"the time on this machine is unknown: {error}")
+        return None
+
+
 def _check(plan: Plan, *, as_json: bool) -> bool:
     """Check all videos, print what would be extracted, and return whether there are problems."""
     checks = check_videos(plan, PROGRESS)
     states = plan.count()
     frames, disk_bytes = estimate_size(plan, checks)
+    speed = _measure_speed(plan) if frames else None
     problems = [f"problem: {check['problem']}" for check in checks if check["problem"]]
     if as_json:
         summary = {
@@ -285,7 +320,10 @@ def _check(plan: Plan, *, as_json: bool) -> bool:
             "encoder": plan.encoder.id,
             "states": states,
             "frames": frames,
+            "hours": hours_of_video(checks),
             "disk_bytes": disk_bytes,
+            "frames_per_second": speed,
+            "seconds": frames / speed if speed else 0.0 if not frames else None,
             "videos": checks,
         }
         print(json.dumps(summary, indent=1))
@@ -301,5 +339,8 @@ def _check(plan: Plan, *, as_json: bool) -> bool:
         f"features: {counts}"
     )
     disk = f", about {format_size(disk_bytes)}" if disk_bytes else ""
-    print(f"{pluralize(frames, 'frame')} to encode{disk}")
+    print(f"{hours_of_video(checks):.2f} h of video; {pluralize(frames, 'frame')} to encode{disk}")
+    if speed:
+        duration = format_duration(frames / speed)
+        print(f"about {duration} on this machine, at {speed:.0f} frames/s without decoding")
     return bool(problems)

@@ -7,6 +7,7 @@ from byov.data.ae2 import BreakEggs, PourLiquid, PourMilk, TennisForehand
 from byov.data.charades_ego import CharadesEgo
 from byov.data.dataset import Dataset
 from byov.data.demo_videos import Demo
+from byov.data.ego_exo4d import EgoExo4D
 from byov.data.lerobot import LeRobot
 from byov.data.metaworld import METAWORLD
 from byov.data.reader import DatasetReader
@@ -23,6 +24,7 @@ _BUILT_IN: tuple[type[DatasetReader], ...] = (
     CharadesEgo,
     Demo,
     *METAWORLD,
+    EgoExo4D,
     LeRobot,
 )
 

@@ -89,6 +89,20 @@ def event_intervals(
     return (*phases, *(LabelInterval(start, end, UNLABELED) for start, end in unlabeled))
 
 
+def count_overlaps(intervals: Sequence[tuple[float, float]]) -> int:
+    """Return the number of intervals, sorted by start, that start before an earlier one ends.
+
+    >>> count_overlaps([(0, 3), (2, 4), (4, 5)])
+    1
+    """
+    latest = -math.inf
+    overlaps = 0
+    for start, end in intervals:
+        overlaps += start < latest
+        latest = max(latest, end)
+    return overlaps
+
+
 def order_phases(sequences: Iterable[Sequence[str]]) -> tuple[tuple[str, ...], bool]:
     """Order phase names by time.
 
@@ -155,6 +169,11 @@ class Video:
         for start, end, phase in self.intervals:
             phases[(times >= start) & (times < end)] = phase
         return tuple(phases.tolist()) if (phases != UNLABELED).any() else None
+
+    @property
+    def is_annotated(self) -> bool:
+        """Whether the dataset labels the frames of this video."""
+        return self.labels is not None or self.intervals is not None
 
     @property
     def events(self) -> tuple[float, ...]:

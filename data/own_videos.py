@@ -20,6 +20,7 @@ from byov.data.dataset import (
     LabelInterval,
     Unit,
     Video,
+    count_overlaps,
     event_intervals,
     order_phases,
     read_csv,
@@ -298,20 +299,6 @@ def _segment_names(manifest: Path, rows: Sequence[_Row]) -> tuple[tuple[str, ...
             "the later one wins"
         )
     return order_phases(sequences)
-
-
-def count_overlaps(intervals: Sequence[tuple[float, float]]) -> int:
-    """Return the number of intervals, sorted by start, that start before an earlier one ends.
-
-    >>> count_overlaps([(0, 3), (2, 4), (4, 5)])
-    1
-    """
-    latest = -math.inf
-    overlaps = 0
-    for start, end in intervals:
-        overlaps += start < latest
-        latest = max(latest, end)
-    return overlaps
 
 
 def _with_segments(row: _Row, phases: tuple[str, ...]) -> Video:

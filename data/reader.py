@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, NamedTuple
 
 from pydantic import AfterValidator
 
@@ -22,6 +22,15 @@ def _check_fractions(split: tuple[float, ...]) -> tuple[float, ...]:
 Fractions = Annotated[tuple[float, ...], AfterValidator(_check_fractions)]
 
 
+class Choice(NamedTuple):
+    """Value of an option of a reader, and how much data it selects."""
+
+    option: str
+    name: str
+    clips: int
+    hours: float
+
+
 class DatasetReader(Record):
     """Reader of the datasets in one format. Its fields are the options of the format.
 
@@ -35,6 +44,10 @@ class DatasetReader(Record):
     takes_folder: ClassVar[bool] = False  # reads any folder rather than DATASETS_DIR/NAME
     is_created: ClassVar[bool] = False  # `read` creates the folder if it is missing
     download: ClassVar[str] = ""  # where to download the dataset
+
+    def choices(self, _folder: Path) -> list[Choice]:
+        """List what the reader's options can select; empty if nothing has to be chosen."""
+        return []
 
     @abstractmethod
     def read(self, folder: Path, progress: Progress = NO_PROGRESS) -> Dataset:

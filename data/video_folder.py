@@ -255,14 +255,14 @@ def unique_ids(paths: Sequence[Path], taken: Iterable[str] = ()) -> list[str]:
     """Derive unique ids from file stems; duplicate stems are prefixed with their folders, as in
     "ego-001".
     """
-    stems = Counter(_valid_id(path.stem).casefold() for path in paths)
+    stems = Counter(valid_id(path.stem).casefold() for path in paths)
     ids: list[str] = []
     used = {name.casefold() for name in taken}
     numbers: dict[str, Iterator[int]] = {}  # numbers of a name that have not been tried
     for path in paths:
-        stem = _valid_id(path.stem)
+        stem = valid_id(path.stem)
         name = (
-            stem if stems[stem.casefold()] == 1 else _valid_id("-".join(path.with_suffix("").parts))
+            stem if stems[stem.casefold()] == 1 else valid_id("-".join(path.with_suffix("").parts))
         )
         untried = numbers.setdefault(name.casefold(), count(1))
         candidates = (name if number == 1 else f"{name}-{number}" for number in untried)
@@ -271,6 +271,6 @@ def unique_ids(paths: Sequence[Path], taken: Iterable[str] = ()) -> list[str]:
     return ids
 
 
-def _valid_id(text: str) -> str:
+def valid_id(text: str) -> str:
     """Remove characters that are not allowed in ids, which become file names."""
     return re.sub(r"^[\W_]+|[ .]+$", "", re.sub(r"[^\w .,+=()\[\]#&@'-]", "", text)) or "video"

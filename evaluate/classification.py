@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from byov.evaluate.frames import SETTINGS, Frames, Missing, Score, missing_view
 from byov.evaluate.neighbors import BLOCK_ELEMENTS
 
+# The time to fit an SVC grows faster than linearly. AE2's datasets have at most 12,000 frames.
+MAX_TRAINING_FRAMES = 50_000
+
 if TYPE_CHECKING:  # scikit-learn takes a second to import
     from sklearn.svm import SVC
 
@@ -90,20 +93,54 @@ def _fit(train: Frames, view: bool | None) -> "PhaseClassifier | Missing":
     if missing := missing_view(train.is_ego, view, "training"):
         return missing
     fitted = train.of_view(view)
-    if (fitted.phases == fitted.phases[0]).all():
-        return Missing(f"only phase {fitted.phases[0]} in the training videos")
+    sample = stratified_sample(fitted.phases, MAX_TRAINING_FRAMES)
+    phases = fitted.phases[sample]
+    if (phases == phases[0]).all():
+        return Missing(f"only phase {phases[0]} in the training videos")
     # Fit in double precision: in single precision, F1 with scikit-learn-intelex differs from
     # scikit-learn's by 1e-3.
-    embeddings = fitted.embeddings.astype(np.float64)
+    embeddings = fitted.embeddings[sample].astype(np.float64)
     # scikit-learn's default.
     gamma = 1 / (embeddings.shape[1] * (embeddings.var() or 1 / embeddings.shape[1]))
-    svc = new_svc(gamma).fit(embeddings, fitted.phases)
+    svc = new_svc(gamma).fit(embeddings, phases)
     sign = -1 if len(svc.classes_) == 2 else 1  # SVC flips the sign for two classes
     vectors = [
         (embeddings[svc.support_[chosen]], sign * svc.dual_coef_[:, chosen].T)
-        for chosen in (fitted.phases[svc.support_] == phase for phase in svc.classes_)
+        for chosen in (phases[svc.support_] == phase for phase in svc.classes_)
     ]
     return PhaseClassifier(svc.classes_, gamma, vectors, sign * svc.intercept_)
+
+
+def stratified_sample(phases: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """Draw a random sample of frames in which each phase is as frequent as among all frames.
+
+    Args:
+        phases: (F,) phase of each frame.
+        size: Size of the sample. If there are no more frames, all are returned.
+
+    Returns:
+        Sorted frame indices.
+
+    >>> phases = np.array([0, 0, 0, 0, 1, 1])
+    >>> np.bincount(phases[stratified_sample(phases, 3)]).tolist()
+    [2, 1]
+    """
+    if len(phases) <= size:
+        return np.arange(len(phases))
+    shuffled = np.random.default_rng(0).permutation(len(phases))
+    by_phase = shuffled[np.argsort(phases[shuffled], kind="stable")]
+    return np.sort(by_phase[np.arange(size) * len(phases) // size])
+
+
+def sample_remark(train: Frames, setting: str) -> str | None:
+    """Return a footnote if the classifier of a setting is fitted on a sample of the frames."""
+    frames = int(train.of_view(SETTINGS[setting][0]).lengths.sum())
+    if train.labels is None or frames <= MAX_TRAINING_FRAMES:
+        return None
+    return (
+        f"{setting}: the classifier is fitted on a stratified sample of {MAX_TRAINING_FRAMES:,} of "
+        f"{frames:,} training frames"
+    )
 
 
 def svm_solver() -> str:
@@ -210,7 +247,8 @@ def few_shot_f1(
         draws = [train] if fraction == 1 else [train.select(videos) for videos in sets]
         f1 = [phase_f1(draw, test) for draw in draws]
         scores[fraction] = {
-            setting: _summarize([draw[setting] for draw in f1]) for setting in SETTINGS
+            setting: _summarize([draw[setting] for draw in f1], sample_remark(draws[0], setting))
+            for setting in SETTINGS
         }
     return scores
 
@@ -238,9 +276,9 @@ def draw_videos(is_ego: NDArray[np.bool_], fraction: float, seed: int) -> list[N
     return [videos for videos in sets if len(videos)]
 
 
-def _summarize(scores: Sequence[float | Missing]) -> Score:
+def _summarize(scores: Sequence[float | Missing], remark: str | None) -> Score:
     values = [score for score in scores if isinstance(score, float)]
     if not values:
         return Score.of(next(iter(scores), Missing("no training videos")))
     deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return Score.of(float(np.mean(values)), deviation=deviation, draws=len(values))
+    return Score.of(float(np.mean(values)), deviation=deviation, draws=len(values), remark=remark)

@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 from byov.cache.manifest import Manifest
 from byov.errors import EvaluationError
 from byov.evaluate.action_probe import action_map
-from byov.evaluate.classification import few_shot_f1, phase_f1, predict_phases, weighted_f1
+from byov.evaluate.classification import (
+    few_shot_f1,
+    phase_f1,
+    predict_phases,
+    sample_remark,
+    weighted_f1,
+)
 from byov.evaluate.event_error import LABELED, event_errors
 from byov.evaluate.frames import SETTINGS, Frames, Missing, Score, view_mask
 from byov.evaluate.kendalls_tau import PAIRS, kendalls_tau, tau_of_each_pair
@@ -136,7 +142,7 @@ class Classification(Task):
         self, train: Frames, test: Frames, _options: EvaluationOptions, /
     ) -> dict[str, Score]:
         return {
-            f"classification/{setting}": Score.of(f1)
+            f"classification/{setting}": Score.of(f1, remark=sample_remark(train, setting))
             for setting, f1 in phase_f1(train, test).items()
         }
 

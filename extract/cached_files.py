@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from copy import copy
@@ -23,8 +24,9 @@ from byov.cache.layout import video_path
 from byov.cache.manifest import FileIndex, IndexedFile, Manifest, VideoEntry
 from byov.cache.verify import FAILURES_NAME, read_failures
 from byov.data.dataset import Dataset, Video, parse_source
-from byov.errors import CacheError
+from byov.errors import CacheError, DatasetError
 from byov.records import UNLABELED
+from byov.text import pluralize
 
 LOGGER = logging.getLogger(__name__)
 
@@ -51,11 +53,11 @@ class CacheReader:
         self._sha256 = lru_cache(maxsize=64)(file_sha256)  # a file may contain many videos
         self._identity: Mapping[str, str] | None = self.index.identities.get(folder.name)
         self._files = dict(self.index.files.get(folder.name, {}))
-        try:
-            manifest = manifests.load_manifest(folder.parent / "manifest.json")
-            self.entries = {entry.id: entry for entry in manifest.videos}
-        except CacheError:
-            self.entries = {}
+        self.manifest: Manifest | None = None
+        with suppress(CacheError):
+            self.manifest = manifests.load_manifest(folder.parent / "manifest.json")
+        videos = self.manifest.videos if self.manifest else ()
+        self.entries = {entry.id: entry for entry in videos}
 
     def of_other_encoders(self) -> Iterator[Self]:
         """Yield readers of the dataset's other encoder folders."""
@@ -189,7 +191,12 @@ def _manifest_entry(video: Video, earlier: VideoEntry | None = None) -> VideoEnt
 
 
 def update_manifest(
-    folder: Path, dataset: Dataset, tried: Set[str], failures: dict[str, str]
+    folder: Path,
+    dataset: Dataset,
+    tried: Set[str],
+    failures: dict[str, str],
+    *,
+    drop_labels: bool = False,
 ) -> None:
     """Write manifest.json, index.json and failures.json after an extraction; add videos with late
     events to failures.
@@ -202,11 +209,13 @@ def update_manifest(
         dataset: Dataset with all videos, including those of other shards.
         tried: Ids of the videos in this extraction.
         failures: Dict mapping video ids to reasons.
+        drop_labels: Remove labels in the manifest that the dataset does not have.
     """
     path = folder.with_name("manifest.json")
     with exclusive(path.with_name(".lock")):
         reader = CacheReader(folder)
         others = tuple(reader.of_other_encoders())
+        phases, ordered = kept_phases(dataset, reader, drop_labels=drop_labels)
         cached = dict[str, CachedFile]()
         entries = list[VideoEntry]()
         for video in dataset.videos:
@@ -216,17 +225,67 @@ def update_manifest(
                 if late := _late_events(reader.folder, video, file.entry.labels):
                     failures[video.id] = f"{late}. Correct the CSV and run byov-extract again."
                     LOGGER.warning(failures[video.id])
-            entries.append(_entry(video, file, reader, others))
-        Manifest(
-            dataset.name,
-            dataset.phase_names,
-            dataset.action_names,
-            tuple(entries),
-            ordered=dataset.ordered,
-        ).save(path)
+            entries.append(_entry(video, file, reader, others, drop_labels=drop_labels))
+        _log_label_changes(dataset, reader.entries, entries)
+        Manifest(dataset.name, phases, dataset.action_names, tuple(entries), ordered=ordered).save(
+            path
+        )
         _save_index(dataset, path, reader, cached)
         untried = {video.id for video in dataset.videos} - tried - cached.keys()
         _record_failures(folder, untried, failures)
+
+
+def kept_phases(
+    dataset: Dataset, reader: CacheReader, *, drop_labels: bool
+) -> tuple[tuple[str, ...], bool]:
+    """Return the phases of the next manifest, and whether they are ordered.
+
+    Labels in the manifest are kept for videos that the dataset has no labels for. Raises
+    DatasetError if these labels are of other phases.
+    """
+    earlier = reader.manifest
+    kept = [
+        video.id
+        for video in dataset.videos
+        if not video.is_annotated
+        and (entry := reader.entries.get(video.id)) is not None
+        and entry.labels is not None
+    ]
+    if not kept or drop_labels or earlier is None:
+        return dataset.phase_names, dataset.ordered
+    if dataset.phase_names not in ((), earlier.phases):
+        raise DatasetError(
+            f"{dataset.name}: {pluralize(len(kept), 'video')} without labels, such as {kept[0]}, "
+            f"have labels of other phases in {reader.folder.with_name('manifest.json')}. Label "
+            "them, or remove their labels with --drop-labels."
+        )
+    return earlier.phases, earlier.ordered and dataset.ordered
+
+
+def _log_label_changes(
+    dataset: Dataset, earlier: Mapping[str, VideoEntry], entries: Sequence[VideoEntry]
+) -> None:
+    changes = Counter[str]()
+    kept = 0
+    for video, entry in zip(dataset.videos, entries, strict=True):
+        before = earlier.get(entry.id)
+        if before is None or before.source_sha256 is None:
+            continue  # not extracted before
+        if before.labels != entry.labels:
+            kind = "removed" if entry.labels is None else "added" if before.labels is None else ""
+            changes[kind] += 1
+        kept += entry.labels is not None and not video.is_annotated
+    if changes:
+        details = ", ".join(f"{count} {kind}" for kind, count in changes.items() if kind)
+        LOGGER.info(
+            f"labels of {pluralize(changes.total(), 'video')} changed"
+            + f" ({details})" * bool(details)
+        )
+    if kept:
+        LOGGER.info(
+            f"kept the labels of {pluralize(kept, 'video')} that are in the manifest but not in "
+            "this source; remove them with --drop-labels"
+        )
 
 
 def _current_file(reader: CacheReader, video: Video) -> CachedFile | None:
@@ -239,19 +298,29 @@ def _current_file(reader: CacheReader, video: Video) -> CachedFile | None:
 
 
 def _entry(
-    video: Video, file: CachedFile | None, reader: CacheReader, others: Sequence[CacheReader]
+    video: Video,
+    file: CachedFile | None,
+    reader: CacheReader,
+    others: Sequence[CacheReader],
+    *,
+    drop_labels: bool,
 ) -> VideoEntry:
     """Return the manifest entry of a video, with labels from its current annotation.
 
     The frame times come from the features of another encoder if there is no `file`.
     """
     file = file or next(filter(None, (_current_file(other, video) for other in others)), None)
+    earlier = reader.entries.get(video.id)
     if file is not None:
-        return file.entry
-    # A damaged, deleted or outdated file keeps its entry, unless the labels have changed.
-    return _manifest_entry(
-        video, reader.entries.get(video.id) if reader.has_current_labels(video) else None
-    )
+        entry = file.entry
+    else:
+        # A damaged, deleted or outdated file keeps its entry, unless the labels have changed.
+        is_current = reader.has_current_labels(video) or not video.is_annotated
+        entry = _manifest_entry(video, earlier if is_current else None)
+    if video.is_annotated:
+        return entry
+    keeps = not drop_labels and earlier and earlier.source_sha256 == entry.source_sha256
+    return replace(entry, labels=earlier.labels if earlier and keeps else None)
 
 
 def _late_events(folder: Path, video: Video, labels: tuple[int, ...] | None) -> str:

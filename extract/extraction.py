@@ -13,6 +13,8 @@ from functools import lru_cache, partial
 from math import ceil
 from typing import Any
 
+import torch
+
 from byov.cache.atomic import remove_abandoned
 from byov.cache.features import identity_difference
 from byov.data.video import MAX_PIXELS, DecodingPolicy, OnDamage, estimated_frames
@@ -39,6 +41,7 @@ from byov.workers import ClusterOptions, RayWorkers
 
 LOGGER = logging.getLogger(__name__)
 CHUNKS_PER_WORKER = 8  # small chunks let all workers finish at about the same time
+SPEED_FRAMES = 8  # frames of the batch that measures the speed
 MAX_VIDEOS = 16  # maximum number per chunk, since a chunk is retried if its worker dies
 
 
@@ -48,9 +51,12 @@ def extract_features(
     manifest: str | os.PathLike[str] | None = None,
     folder: str | os.PathLike[str] | None = None,
     lerobot: str | os.PathLike[str] | None = None,
+    ego_exo4d: str | os.PathLike[str] | None = None,
     ego: str | None = None,
     exo: str | None = None,
     task: str | None = None,
+    scenario: str | None = None,
+    step: str | None = None,
     split: Sequence[float] | None = None,
     name: str | None = None,
     source_options: Mapping[str, Any] | None = None,
@@ -69,6 +75,7 @@ def extract_features(
     on_mismatch: OnMismatch = "error",
     verify_sources: bool = False,
     overwrite: bool = False,
+    drop_labels: bool = False,
     datasets_dir: Folder = None,
     features_dir: Folder = None,
     cluster: ClusterOptions | None = None,
@@ -85,11 +92,15 @@ def extract_features(
         manifest: CSV of your own videos, instead of a dataset.
         folder: Folder of your own videos, instead of a dataset; a CSV that lists them is written.
         lerobot: Folder of a LeRobot dataset, instead of a dataset.
+        ego_exo4d: Folder of Ego-Exo4D, instead of a dataset; `task`, `scenario` or `step` selects
+            the videos.
         ego: Camera key in `lerobot`, or path pattern of the ego videos in `folder`, such as
             "*wrist*".
-        exo: The same for exo videos.
-        task: Task in `lerobot`; required if there are several.
-        split: Fractions of train, val and test videos in `folder` or `lerobot`.
+        exo: The same for exo videos; in `ego_exo4d`, "best", "all" or names like "cam01,cam03".
+        task: Task in `lerobot`, required if there are several, or in `ego_exo4d`.
+        scenario: Scenario in `ego_exo4d`, such as "Cooking".
+        step: Step in `ego_exo4d`, each instance of which is a video.
+        split: Fractions of train, val and test videos in `folder`, `lerobot` or `ego_exo4d`.
         name: Name for your own videos. Default: the name of the CSV or folder.
         source_options: Options of a reader from another package and, if it reads any folder, that
             folder under the name of the reader.
@@ -121,6 +132,7 @@ def extract_features(
         policy=DecodingPolicy(on_truncated, on_corrupt, max_pixels),
         on_mismatch=on_mismatch,
         overwrite=overwrite,
+        drop_labels=drop_labels,
         verify_sources=verify_sources,
     )
     source = choose_source(
@@ -129,9 +141,12 @@ def extract_features(
             "manifest": manifest,
             "folder": folder,
             "lerobot": lerobot,
+            "ego_exo4d": ego_exo4d,
             "ego": ego,
             "exo": exo,
             "task": task,
+            "scenario": scenario,
+            "step": step,
             "split": split,
             "name": name,
             **(source_options or {}),
@@ -197,6 +212,27 @@ def _collect(
                 LOGGER.warning(f"failed: {outcome.failure}")
             videos.advance(latest=outcome.video_id)
     return plan.finish(outcomes, time.monotonic() - started)
+
+
+def measure_speed(plan: Plan, progress: Progress = NO_PROGRESS) -> float:
+    """Measure how many frames per second the encoder processes on this machine, without decoding.
+
+    The encoder is downloaded if necessary.
+    """
+    encoder = _load(plan.encoder, plan.options, progress)
+    size = encoder.preprocessing.size
+    # The first batch is slower.
+    seconds = [_seconds_to_encode(encoder, SPEED_FRAMES, size) for _ in range(2)][-1]
+    return SPEED_FRAMES / seconds
+
+
+def _seconds_to_encode(encoder: FrameEncoder, frames: int, size: int) -> float:
+    batch = torch.zeros(frames, 3, size, size, dtype=torch.uint8, device=encoder.device)
+    started = time.monotonic()
+    with torch.inference_mode():
+        tokens, _ = encoder.encode(batch)
+        tokens.cpu()  # waits for the device
+    return time.monotonic() - started
 
 
 def _load(name: EncoderName, options: ExtractionOptions, progress: Progress) -> FrameEncoder:

@@ -19,7 +19,7 @@ from byov.data.dataset import Dataset, Video, check_overlaps
 from byov.data.video import STRICT, DecodingPolicy, probe
 from byov.device import Device
 from byov.errors import CacheError, DatasetError, EncoderError, VideoError
-from byov.extract.cached_files import CachedFile, CacheReader, update_manifest
+from byov.extract.cached_files import CachedFile, CacheReader, kept_phases, update_manifest
 from byov.extract.encoder_names import WIDTHS, EncoderName, Resize, compute_dtype
 from byov.progress import NO_PROGRESS, Progress, track
 from byov.records import Split, check_choice
@@ -51,6 +51,8 @@ class ExtractionOptions:
     policy: DecodingPolicy = STRICT
     on_mismatch: OnMismatch = "error"
     overwrite: bool = False
+    # Remove labels in the manifest that the dataset does not have.
+    drop_labels: bool = False
     # Read whole videos instead of trusting their sizes and modification times.
     verify_sources: bool = False
     cores: int | None = None  # default: all cores available to this process
@@ -160,7 +162,13 @@ class Plan:
         failures = {
             outcome.video_id: outcome.failure for outcome in outcomes if outcome.failure is not None
         }
-        update_manifest(self.folder, self.dataset, {job.video.id for job in self.jobs}, failures)
+        update_manifest(
+            self.folder,
+            self.dataset,
+            {job.video.id for job in self.jobs},
+            failures,
+            drop_labels=self.options.drop_labels,
+        )
         return ExtractedFeatures(
             self.dataset.name,
             self.encoder.id,
@@ -200,6 +208,7 @@ def make_plan(
                     break
     _refuse_copies(dataset)
     reader = CacheReader(folder)
+    kept_phases(dataset, reader, drop_labels=options.drop_labels)  # raises before any extraction
     jobs = []
     first, step = options.shard
     for video in dataset.videos[first - 1 :: step]:
@@ -285,6 +294,12 @@ def estimate_size(plan: Plan, checks: Sequence[Mapping[str, Any]]) -> tuple[int,
         count * (len(job.ratios) + 1) for job, count in zip(plan.jobs, frames, strict=True)
     )
     return sum(frames), None if width is None else 2 * width * values
+
+
+def hours_of_video(checks: Sequence[Mapping[str, Any]]) -> float:
+    """Return the total duration of the checked videos in hours, as far as it is known."""
+    known = [check for check in checks if check["frames"] and check["fps"]]
+    return float(sum(check["frames"] / check["fps"] for check in known) / 3600)
 
 
 def check_videos(plan: Plan, progress: Progress = NO_PROGRESS) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from byov.cache.layout import check_name
 from byov.data import READERS, find_dataset, folder_readers, open_dataset
 from byov.data.dataset import Dataset
 from byov.data.own_videos import read_own_videos
+from byov.data.reader import Choice
 from byov.data.video_folder import (
     CSV_NAME,
     FolderOptions,
@@ -78,6 +79,12 @@ class VideoSource:
         is_created = getattr(self._record_class, "is_created", False)
         return IMAGENET if is_created else DEFAULT_ENCODER
 
+    def choices(self) -> list[Choice]:
+        """List what has to be chosen with the options of a reader; empty if nothing has to be."""
+        if self.kind not in folder_readers():
+            return []
+        return READERS[self.kind](**self.options).choices(Path(self.place))
+
     def open(self, datasets_dir: Path, features_dir: Path, progress: Progress) -> Dataset:
         """Read the dataset.
 
@@ -100,7 +107,8 @@ class VideoSource:
             options = FolderOptions(**self.options)
             table = folder_csv(folder, options, features_dir / check_name(name, "dataset"))
             return read_own_videos(name, table, folder=folder)
-        return replace(READERS[self.kind](**self.options).read(path, progress), name=name)
+        dataset = READERS[self.kind](**self.options).read(path, progress)
+        return dataset if self.name is None else replace(dataset, name=self.name)
 
 
 def choose_source(given: Mapping[str, Any]) -> VideoSource:

@@ -6,15 +6,18 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score
 
+from byov.evaluate import classification
 from byov.evaluate.classification import (
     draw_videos,
     few_shot_f1,
     fit_classifiers,
     phase_f1,
+    stratified_sample,
     svm_solver,
     weighted_f1,
 )
 from byov.evaluate.frames import SETTINGS, Missing
+from byov.evaluate.tasks import TASKS, EvaluationOptions, score_frames
 
 
 @pytest.fixture
@@ -49,6 +52,29 @@ def test_missing_views_labels_and_phases_have_a_reason(train, test):
     scores = phase_f1(replace(train, labels=single), test)
     assert scores["ego2exo"] == Missing("only phase 2 in the training videos")
     assert isinstance(scores["exo2ego"], float)
+
+
+def test_many_training_frames_are_sampled(train, test, monkeypatch):
+    fit_classifiers.cache_clear()
+    all_frames = phase_f1(train, test)
+    size = len(train.embeddings) // 2
+    monkeypatch.setattr(classification, "MAX_TRAINING_FRAMES", size)
+    fit_classifiers.cache_clear()
+    sampled = score_frames(train, test, [TASKS["classification"]], EvaluationOptions())
+    score = sampled["classification/regular"]
+    assert score.value != all_frames["regular"]
+    assert score.value == pytest.approx(all_frames["regular"], abs=0.05)
+    assert f"sample of {size:,} of {len(train.embeddings):,} training frames" in score.remark
+    few_shot = few_shot_f1(train, test, fractions=(1.0,))[1.0]["regular"]
+    assert (few_shot.value, few_shot.remark) == (score.value, score.remark)
+
+
+def test_samples_have_the_phases_of_all_frames(train):
+    sample = stratified_sample(train.phases, 200)
+    assert (len(sample), len(np.unique(sample))) == (200, 200)
+    expected = np.bincount(train.phases) * 200 / len(train.phases)
+    assert np.abs(np.bincount(train.phases[sample]) - expected).max() < 1
+    assert (stratified_sample(train.phases, 10**6) == np.arange(len(train.phases))).all()
 
 
 def test_training_frames_are_fitted_once(train, test):

@@ -68,7 +68,7 @@ def test_bad_options(arguments, said, byov_extract, my):
 
 def test_split_cannot_be_combined_with_a_csv(byov_extract, my, make_dataset):
     assert (
-        "--split requires --folder or --lerobot"
+        "--split requires --folder"
         in byov_extract("--manifest", make_dataset([2, 2]), "--split", "1,0,0", *TINY).err
     )
     (my / "videos.csv").write_text("path,view,split\nego/1.mp4,ego,train\nexo/1.mp4,exo,train,\n")
