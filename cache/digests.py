@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byov.errors import CacheError
+from byov.files import MAX_BYTES, check_regular, parse_json, read_bytes
 
 SCHEMA_VERSION = 1  # version of all file formats
 SEAL_NAME = "file_sha256"
@@ -51,7 +52,8 @@ def check_schema(version: Any, path: Path | str) -> None:
 
 
 def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file."""
+    """Return the SHA-256 of a regular file."""
+    check_regular(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -60,6 +62,7 @@ def fingerprint(path: Path) -> str:
     """Return a digest of a file's size and 16 evenly spaced samples of 16 KiB; it detects a
     re-exported video.
     """
+    check_regular(path)
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())
     with path.open("rb") as file:
@@ -126,7 +129,7 @@ def seal_json(record: Mapping[str, Any]) -> bytes:
 
 def read_sealed_json(content: bytes) -> dict[str, Any]:
     """Parse a JSON file and verify its digest, if it has one."""
-    record = json.loads(content)
+    record = parse_json(content)
     if not isinstance(record, dict):
         raise ValueError("not a JSON object")
     if SEAL_NAME in record:
@@ -152,12 +155,12 @@ def check_weights(path: Path, run: Mapping[str, Any] | None = None) -> WeightsFi
     from that of `run`.
     """
     try:
-        if path.exists() and not path.is_file():  # a device such as /dev/zero, which has no end
-            raise ValueError("not a regular file")
-        content = path.read_bytes()
+        content = read_bytes(path, max_bytes=None)
         head_size = 8 + int.from_bytes(content[:8], "little")
-        header = json.loads(content[8:head_size])
-        metadata = json.loads(header.get("__metadata__", {}).get(METADATA_KEY, "{}"))
+        if head_size > MAX_BYTES:
+            raise ValueError("its header is too large")
+        header = parse_json(content[8:head_size])
+        metadata = parse_json(header.get("__metadata__", {}).get(METADATA_KEY, "{}"))
         if SEAL_NAME in metadata:
             _check_seal(content, metadata[SEAL_NAME], head_size)
         else:
@@ -166,7 +169,7 @@ def check_weights(path: Path, run: Mapping[str, Any] | None = None) -> WeightsFi
         raise CacheError(f"{path}: no such file") from None
     except SealError as error:
         raise CacheError(f"{path}: {error}") from None
-    except (OSError, AttributeError, TypeError, ValueError, RecursionError) as error:
+    except (OSError, AttributeError, TypeError, ValueError) as error:
         raise CacheError(f"{path}: not readable ({error})") from error
     if run is not None and metadata and metadata.get("identity") != run.get("identity"):
         origin = ", ".join(f"{key} {metadata.get(key)}" for key in ("method", "seed", "step"))

@@ -1,7 +1,6 @@
 """Options shared by the commands, and how their values are parsed."""
 
 import tempfile
-import tomllib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -15,6 +14,7 @@ from byov.cache.atomic import remove_abandoned
 from byov.cache.runs import list_runs
 from byov.device import Device
 from byov.errors import ByovError
+from byov.files import read_toml
 from byov.folders import features_folder, runs_folder
 from byov.workers import ClusterOptions
 
@@ -50,7 +50,7 @@ def _load_config(context: typer.Context, path: Path | None) -> None:
     if path is None:
         return
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = read_toml(path)
     except (OSError, ValueError) as error:
         raise UsageError(
             f"--config {path}: cannot read TOML, such as ratio = 0.3 ({error})."

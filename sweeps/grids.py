@@ -22,6 +22,7 @@ from byov.evaluate.protocols import PROTOCOLS, ProtocolChoice, ScoredSplit, segm
 from byov.evaluate.readers import first_header, read_manifest, row_title
 from byov.evaluate.scope import ALL, Scope, choose_scope
 from byov.evaluate.tasks import TASKS, EvaluationOptions
+from byov.files import read_toml
 from byov.records import Record, problem
 from byov.train.config import DEFAULT_METHOD, DEFAULT_RATIO, RunConfig
 from byov.train.feature_store import choose_folder
@@ -94,13 +95,12 @@ class PlannedRun:
 def read_grid(path: Path) -> RunGrid:
     """Read a grid file; raise SweepError if it cannot be read or has unknown keys."""
     try:
-        with path.open("rb") as file:
-            contents = tomllib.load(file)
+        contents = read_toml(path)
     except FileNotFoundError:
         raise SweepError(
             f"{path}: no such file. Pass paper, benchmark or a TOML file (docs/sweeps.md)."
         ) from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         advice = (
             ' Text needs quotes: dataset = "demo".'
             if isinstance(error, tomllib.TOMLDecodeError)
