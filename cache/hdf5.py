@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from byov.cache.atomic import PartialFile, creation
 from byov.cache.digests import array_sha256, check_schema, json_sha256
-from byov.cache.layout import ratio_key
+from byov.cache.layout import extract_command, ratio_key
 from byov.errors import CacheError, StaleError
 from byov.files import check_regular, parse_json
 from byov.records import problem
@@ -236,11 +236,11 @@ def column_digest(file: h5py.File, path: Path, name: str) -> str:
     """Return the recorded SHA-256 of a column in an open file."""
     digests: dict[str, str] = parse_json(_read_attribute(h5py.h5a.open(file.id, b"columns")))
     if name not in digests:
-        advice = (
-            f"; run byov-extract --ratios {name.removeprefix('merged/')}"
-            if name.startswith("merged/")
-            else ""
-        )
+        advice = ""
+        if name.startswith("merged/"):
+            encoder = _read_attribute(h5py.h5a.open(file.id, b"encoder"))
+            command = extract_command(path.parents[2].name, encoder, name.removeprefix("merged/"))
+            advice = f"; run {command}"
         raise CacheError(f"{path}: no {name}; it contains {', '.join(sorted(digests))}{advice}")
     return digests[name]
 

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from math import isfinite
 from pathlib import Path
@@ -36,6 +37,7 @@ LOCK_NAME = ".lock"
 FILES_KEY = "files_sha256"
 DIAGNOSTICS_PREFIX = "diagnostics/"  # of names in metrics.jsonl
 BYOV = "byov"  # the only method with recipes
+MAX_LISTED = 5  # number of runs in an error message
 BEING_TRAINED = "another process is training this run"
 TrainingStatus = Literal["finished", "in training", "stopped"]
 
@@ -151,8 +153,8 @@ def choose_runs(
         if len({run.dataset for run in runs} | ({dataset} if dataset else set())) > 1:
             listed = ", ".join(f"{run.name} of {run.dataset}" for run in runs)
             raise CacheError(
-                f"A table covers one dataset: {listed}"
-                + f". Omit --dataset {dataset}." * bool(dataset)
+                f"A table covers one dataset: {listed}. "
+                + (f"Omit --dataset {dataset}." if dataset else "Choose runs of one dataset.")
             )
         return runs
     existing = list_runs(runs_dir)
@@ -198,13 +200,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         digests.check_schema(config.get("schema_version", digests.SCHEMA_VERSION), path)
         return config
     except FileNotFoundError:
-        there = ", ".join(list_runs(folder.parent))
-        advice = (
-            f"choose one of {there}"
-            if there
-            else "there are none yet; train one with byov-train --ratio 0.3"
-        )
-        raise CacheError(f"{folder}: no such run; {advice}") from None
+        raise CacheError(f"{folder}: no such run; {_other_runs(folder)}") from None
     except digests.SealError as error:
         raise CacheError(
             f"{path} {error}. Restore it from a copy, or {digests.ACCEPT_EDIT}"
@@ -213,6 +209,17 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise CacheError(
             f"{path}: not readable ({error}); restore it from a copy, or train the run again"
         ) from error
+
+
+def _other_runs(folder: Path) -> str:
+    """Suggest the runs whose names are similar to that of a missing run."""
+    existing = list_runs(folder.parent)
+    if not existing:
+        return "there are none yet; train one with byov-train --ratio 0.3"
+    if len(existing) <= MAX_LISTED:
+        return f"choose one of {', '.join(existing)}"
+    similar = ", ".join(get_close_matches(folder.name, existing)) or existing[0]
+    return f"byov-runs lists all {len(existing)}, such as {similar}"
 
 
 def _recorded_digest(training: Mapping[str, Any], name: str) -> str | None:

@@ -163,14 +163,14 @@ def parse_ratio(text: str) -> float:
     raise UsageError(f"--ratio {text}: expected a number above 0 and at most 1, such as 0.3.")
 
 
-def parse_numbers(option: str, text: str) -> tuple[float, ...]:
-    """Parse comma-separated numbers."""
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError(
-            f"{option} {text}: expected comma-separated numbers, such as 0.3,1.0."
-        ) from None
+def parse_numbers(option: str, text: str, count: int | None = None) -> tuple[float, ...]:
+    """Parse comma-separated numbers; `count` None means any number of them."""
+    with suppress(ValueError):
+        numbers = tuple(float(part) for part in text.split(","))
+        if count in (None, len(numbers)):
+            return numbers
+    expected = "comma-separated" if count is None else f"{count} comma-separated"
+    raise UsageError(f"{option} {text}: expected {expected} numbers, such as 0.3,1.0.")
 
 
 # Output files and folders, checked before a command starts to work

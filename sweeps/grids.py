@@ -16,7 +16,7 @@ from typing import Any, get_args, get_origin
 
 from pydantic import Field, ValidationError
 
-from byov.cache.layout import check_name, encoder_slug, ratio_key, run_name
+from byov.cache.layout import check_name, encoder_slug, extract_command, ratio_key, run_name
 from byov.errors import ByovError, SweepError
 from byov.evaluate.protocols import PROTOCOLS, ProtocolChoice, ScoredSplit, segments
 from byov.evaluate.readers import first_header, read_manifest, row_title
@@ -245,14 +245,11 @@ def _planned(
     elif header and not allow_missing:
         ratios = ", ".join(sorted(header.ratios, key=float))
         raise SweepError(
-            f"{folder}: no STM ratio {ratio_key(ratio)}, only {ratios}. Add it with byov-extract "
-            f"--ratios {ratio_key(ratio)}."
+            f"{folder}: no STM ratio {ratio_key(ratio)}, only {ratios}. Add it with "
+            f"{extract_command(dataset, encoder, ratio_key(ratio))}."
         )
     else:
-        missing = (
-            f"byov-extract --dataset {dataset.replace('metaworld-', 'metaworld/')} "
-            f"--encoder {encoder}" + (f" --ratios {ratio_key(ratio)}" if header else "")
-        )
+        missing = extract_command(dataset, encoder, ratio_key(ratio) if header else None)
     other_keys = ("dataset", "encoder", "ratio", "method", "title")
     given = {key: value for key, value in values.items() if key not in other_keys}
     config = resolve(values.get("method", DEFAULT_METHOD), dataset, given)

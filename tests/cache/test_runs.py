@@ -76,6 +76,13 @@ def test_missing_run_lists_the_existing_ones(write_run):
         read_run(runs / "first", "second")
 
 
+def test_missing_run_among_many_suggests_similar_names(write_run):
+    for seed in range(20):
+        runs = write_run(f"pour-{seed}", age_seconds=seed)
+    with pytest.raises(CacheError, match=r"lists all 20, such as pour-3, "):
+        read_run(runs, "puor-3")
+
+
 @pytest.mark.parametrize("content", [b"", b"\x00", b"[" * 100_000, b"[]", b"null", b"\xff\xfe\x00"])
 def test_config_that_is_not_a_json_object_is_named(tmp_path, content):
     (tmp_path / "config.json").write_bytes(content)
