@@ -33,11 +33,8 @@ def check_regular(path: Path, max_bytes: int | None = None) -> None:
         raise OSError(errno.EFBIG, f"larger than {format_size(max_bytes)}", str(path))
 
 
-def read_bytes(path: Path, max_bytes: int | None = MAX_BYTES) -> bytes:
-    """Return the content of a regular file; `max_bytes` None means any size.
-
-    Raises OSError if the file is missing, too large or not a regular file.
-    """
+def read_bytes(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
+    """Return the content of a file; raise OSError if it is too large or not a regular file."""
     check_regular(path, max_bytes)
     return path.read_bytes()
 

@@ -8,8 +8,9 @@ A file without a digest is not checked, so users can accept a manual edit by del
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byov.errors import CacheError
-from byov.files import MAX_BYTES, check_regular, parse_json, read_bytes
+from byov.files import MAX_BYTES, check_regular, parse_json
 
 SCHEMA_VERSION = 1  # version of all file formats
 SEAL_NAME = "file_sha256"
@@ -111,13 +112,13 @@ def seal(content: bytes) -> bytes:
     return content.replace(_ZEROS, hashlib.sha256(content).hexdigest().encode(), 1)
 
 
-def _check_seal(content: bytes, digest: Any, head_size: int | None = None) -> None:
-    """Raise SealError unless `digest`, contained in the first `head_size` bytes, is that of the
+def _check_seal(head: bytes, digest: Any, rest: Iterable[bytes] = ()) -> None:
+    """Raise SealError unless `digest`, contained in `head`, is that of `head` and the rest of the
     content.
     """
-    head = content[:head_size]
     computed = hashlib.sha256(head.replace(str(digest).encode(), _ZEROS, 1))
-    computed.update(memoryview(content)[len(head) :])
+    for block in rest:
+        computed.update(block)
     if digest != computed.hexdigest():
         raise SealError(f"does not match its digest ({SEAL_NAME}): it is damaged or was edited")
 
@@ -155,16 +156,20 @@ def check_weights(path: Path, run: Mapping[str, Any] | None = None) -> WeightsFi
     from that of `run`.
     """
     try:
-        content = read_bytes(path, max_bytes=None)
-        head_size = 8 + int.from_bytes(content[:8], "little")
-        if head_size > MAX_BYTES:
-            raise ValueError("its header is too large")
-        header = parse_json(content[8:head_size])
-        metadata = parse_json(header.get("__metadata__", {}).get(METADATA_KEY, "{}"))
-        if SEAL_NAME in metadata:
-            _check_seal(content, metadata[SEAL_NAME], head_size)
-        else:
-            metadata = {}
+        check_regular(path)
+        with path.open("rb") as file:
+            head_size = int.from_bytes(file.read(8), "little")
+            if head_size > MAX_BYTES:
+                raise ValueError("its header is too large")
+            header = parse_json(file.read(head_size))
+            metadata = parse_json(header.get("__metadata__", {}).get(METADATA_KEY, "{}"))
+            if SEAL_NAME in metadata:
+                file.seek(0)
+                head = file.read(8 + head_size)
+                _check_seal(head, metadata[SEAL_NAME], iter(partial(file.read, 1 << 20), b""))
+            else:
+                metadata = {}
+        sha256 = file_sha256(path)
     except FileNotFoundError:
         raise CacheError(f"{path}: no such file") from None
     except SealError as error:
@@ -174,4 +179,4 @@ def check_weights(path: Path, run: Mapping[str, Any] | None = None) -> WeightsFi
     if run is not None and metadata and metadata.get("identity") != run.get("identity"):
         origin = ", ".join(f"{key} {metadata.get(key)}" for key in ("method", "seed", "step"))
         raise CacheError(f"{path} belongs to another run ({origin})")
-    return WeightsFile(hashlib.sha256(content).hexdigest(), metadata)
+    return WeightsFile(sha256, metadata)

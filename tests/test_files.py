@@ -34,10 +34,10 @@ def test_only_regular_files_of_limited_size_are_read(tmp_path, make, read):
     assert raised.value.filename == str(path)
 
 
-def test_size_may_be_unlimited(tmp_path):
+def test_size_limit_is_inclusive(tmp_path):
     path = tmp_path / "model"
     path.write_bytes(bytes(10))
-    assert files.read_bytes(path, max_bytes=None) == bytes(10)
+    assert files.read_bytes(path, max_bytes=10) == bytes(10)
     with pytest.raises(OSError, match="larger"):
         files.read_bytes(path, max_bytes=9)
 
