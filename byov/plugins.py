@@ -45,7 +45,9 @@ class Registry(Mapping[str, T]):
                 if self._check:
                     self._check(entry.name, plugin)
                 objects[entry.name] = plugin
-            except Exception as error:  # importing a plug-in can raise anything
+            # Importing a plug-in can raise anything. KeyboardInterrupt is not Ctrl-C: commands exit
+            # on that at once.
+            except (Exception, SystemExit, KeyboardInterrupt) as error:
                 package = f" of {entry.dist.name}" if entry.dist else ""
                 reason = " ".join(str(error).split()) or type(error).__name__
                 PROBLEMS.append(

@@ -97,7 +97,8 @@ def write_text(final: Path, text: str) -> None:
 
 def write_bytes(final: Path, content: bytes) -> None:
     """Replace a binary file atomically; do nothing if it already has this content."""
-    if final.is_file() and final.read_bytes() == content:
+    is_same_size = final.is_file() and final.stat().st_size == len(content)
+    if is_same_size and final.read_bytes() == content:
         return
     with replacing_file(final) as file:
         file.write(content)

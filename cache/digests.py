@@ -8,8 +8,9 @@ A file without a digest is not checked, so users can accept a manual edit by del
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byov.errors import CacheError
+from byov.files import MAX_BYTES, check_regular, parse_json
 
 SCHEMA_VERSION = 1  # version of all file formats
 SEAL_NAME = "file_sha256"
@@ -51,7 +53,8 @@ def check_schema(version: Any, path: Path | str) -> None:
 
 
 def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file."""
+    """Return the SHA-256 of a regular file."""
+    check_regular(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -60,6 +63,7 @@ def fingerprint(path: Path) -> str:
     """Return a digest of a file's size and 16 evenly spaced samples of 16 KiB; it detects a
     re-exported video.
     """
+    check_regular(path)
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())
     with path.open("rb") as file:
@@ -108,13 +112,13 @@ def seal(content: bytes) -> bytes:
     return content.replace(_ZEROS, hashlib.sha256(content).hexdigest().encode(), 1)
 
 
-def _check_seal(content: bytes, digest: Any, head_size: int | None = None) -> None:
-    """Raise SealError unless `digest`, contained in the first `head_size` bytes, is that of the
+def _check_seal(head: bytes, digest: Any, rest: Iterable[bytes] = ()) -> None:
+    """Raise SealError unless `digest`, contained in `head`, is that of `head` and the rest of the
     content.
     """
-    head = content[:head_size]
     computed = hashlib.sha256(head.replace(str(digest).encode(), _ZEROS, 1))
-    computed.update(memoryview(content)[len(head) :])
+    for block in rest:
+        computed.update(block)
     if digest != computed.hexdigest():
         raise SealError(f"does not match its digest ({SEAL_NAME}): it is damaged or was edited")
 
@@ -126,7 +130,7 @@ def seal_json(record: Mapping[str, Any]) -> bytes:
 
 def read_sealed_json(content: bytes) -> dict[str, Any]:
     """Parse a JSON file and verify its digest, if it has one."""
-    record = json.loads(content)
+    record = parse_json(content)
     if not isinstance(record, dict):
         raise ValueError("not a JSON object")
     if SEAL_NAME in record:
@@ -152,23 +156,27 @@ def check_weights(path: Path, run: Mapping[str, Any] | None = None) -> WeightsFi
     from that of `run`.
     """
     try:
-        if path.exists() and not path.is_file():  # a device such as /dev/zero, which has no end
-            raise ValueError("not a regular file")
-        content = path.read_bytes()
-        head_size = 8 + int.from_bytes(content[:8], "little")
-        header = json.loads(content[8:head_size])
-        metadata = json.loads(header.get("__metadata__", {}).get(METADATA_KEY, "{}"))
-        if SEAL_NAME in metadata:
-            _check_seal(content, metadata[SEAL_NAME], head_size)
-        else:
-            metadata = {}
+        check_regular(path)
+        with path.open("rb") as file:
+            head_size = int.from_bytes(file.read(8), "little")
+            if head_size > MAX_BYTES:
+                raise ValueError("its header is too large")
+            header = parse_json(file.read(head_size))
+            metadata = parse_json(header.get("__metadata__", {}).get(METADATA_KEY, "{}"))
+            if SEAL_NAME in metadata:
+                file.seek(0)
+                head = file.read(8 + head_size)
+                _check_seal(head, metadata[SEAL_NAME], iter(partial(file.read, 1 << 20), b""))
+            else:
+                metadata = {}
+        sha256 = file_sha256(path)
     except FileNotFoundError:
         raise CacheError(f"{path}: no such file") from None
     except SealError as error:
         raise CacheError(f"{path}: {error}") from None
-    except (OSError, AttributeError, TypeError, ValueError, RecursionError) as error:
+    except (OSError, AttributeError, TypeError, ValueError) as error:
         raise CacheError(f"{path}: not readable ({error})") from error
     if run is not None and metadata and metadata.get("identity") != run.get("identity"):
         origin = ", ".join(f"{key} {metadata.get(key)}" for key in ("method", "seed", "step"))
         raise CacheError(f"{path} belongs to another run ({origin})")
-    return WeightsFile(hashlib.sha256(content).hexdigest(), metadata)
+    return WeightsFile(sha256, metadata)

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from byov import __version__
@@ -64,7 +65,7 @@ class Header:
 
     path: Path
     provenance: Provenance
-    frames: int
+    frames: Annotated[int, Field(ge=1)]
     fps: float
     truncated: bool  # the video is truncated and was extracted with --on-truncated keep
     corrupt_frames: int  # number of corrupt frames, kept with --on-corrupt keep

@@ -22,8 +22,9 @@ from pydantic import ValidationError
 
 from byov.cache.atomic import PartialFile, creation
 from byov.cache.digests import array_sha256, check_schema, json_sha256
-from byov.cache.layout import ratio_key
+from byov.cache.layout import extract_command, ratio_key
 from byov.errors import CacheError, StaleError
+from byov.files import check_regular, parse_json
 from byov.records import problem
 
 STORED_DTYPE = "float16"
@@ -164,6 +165,7 @@ def open_file(path: Path, remedy: str = EXTRACT_AGAIN) -> Iterator[h5py.File]:
     Errors in the block become a CacheError with the file name and the remedy.
     """
     try:
+        check_regular(path)
         with h5py.File(path, "r", locking=False) as file:
             yield file
     except FileNotFoundError:
@@ -188,7 +190,7 @@ def read_header_attributes(file: h5py.File) -> dict[str, Any]:
         raise ValueError("not marked complete")
     if attributes.pop("header_sha256", None) != json_sha256(attributes):
         raise ValueError("its attributes do not match their digest")
-    columns = json.loads(attributes["columns"])
+    columns = parse_json(attributes["columns"])
     if sorted(columns) != _column_names(file):
         raise ValueError(
             f"it contains {' '.join(_column_names(file))}, but its header lists {' '.join(columns)}"
@@ -232,13 +234,13 @@ def read_digest(path: Path, name: str) -> str:
 
 def column_digest(file: h5py.File, path: Path, name: str) -> str:
     """Return the recorded SHA-256 of a column in an open file."""
-    digests: dict[str, str] = json.loads(_read_attribute(h5py.h5a.open(file.id, b"columns")))
+    digests: dict[str, str] = parse_json(_read_attribute(h5py.h5a.open(file.id, b"columns")))
     if name not in digests:
-        advice = (
-            f"; run byov-extract --ratios {name.removeprefix('merged/')}"
-            if name.startswith("merged/")
-            else ""
-        )
+        advice = ""
+        if name.startswith("merged/"):
+            encoder = _read_attribute(h5py.h5a.open(file.id, b"encoder"))
+            command = extract_command(path.parents[2].name, encoder, name.removeprefix("merged/"))
+            advice = f"; run {command}"
         raise CacheError(f"{path}: no {name}; it contains {', '.join(sorted(digests))}{advice}")
     return digests[name]
 

@@ -110,6 +110,13 @@ def ratio_key(ratio: float) -> str:
     return repr(float(ratio))
 
 
+def extract_command(dataset: str, encoder: str, ratio: str | None = None) -> str:
+    """Return the command that extracts a dataset, or adds an STM ratio to its features."""
+    name = dataset.replace("metaworld-", "metaworld/")
+    ratios = "" if ratio is None else f" --ratios {ratio}"
+    return f"byov-extract --dataset {name} --encoder {encoder}{ratios}"
+
+
 def selected_tokens(tokens: int, ratio: float) -> int:
     """Return the number of tokens per frame that an STM ratio selects; they come first in
     `order`.

@@ -6,7 +6,6 @@ where the videos are, and the size and modification time of each file when last 
 byov-extract can skip unchanged files. You may delete it.
 """
 
-import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from byov.cache import digests
 from byov.cache.atomic import write_bytes
 from byov.cache.layout import check_name
 from byov.errors import CacheError
+from byov.files import MAX_MANIFEST_BYTES, parse_json, read_bytes
 from byov.records import READ_FROM_FILE, Split, View, problem
 
 T = TypeVar("T")
@@ -126,7 +126,7 @@ def load_index(folder: Path) -> FileIndex:
     """
     try:
         index = _read_index(folder)
-        manifest_sha256 = hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
+        manifest_sha256 = digests.file_sha256(folder / "manifest.json")
     except (CacheError, OSError):
         return FileIndex()
     return (
@@ -161,12 +161,12 @@ def relative_sources(folder: Path, videos: dict[str, Path]) -> dict[str, str]:
 
 def _read_index(folder: Path) -> FileIndex:
     path = folder / INDEX_NAME
-    return _read(path, FileIndex, json.loads) if path.exists() else FileIndex()
+    return _read(path, FileIndex, parse_json) if path.exists() else FileIndex()
 
 
 def _read(path: Path, kind: type[T], parse: Callable[[bytes], dict[str, Any]]) -> T:
     try:
-        content = path.read_bytes()
+        content = read_bytes(path, MAX_MANIFEST_BYTES)
         digests.check_schema(parse(content)["schema_version"], path)
         return TypeAdapter(kind).validate_json(content)
     except digests.NewerSchemaError:
@@ -177,6 +177,6 @@ def _read(path: Path, kind: type[T], parse: Callable[[bytes], dict[str, Any]]) -
         raise CacheError(
             f"{path} {error}. Run byov-extract to restore it, or {digests.ACCEPT_EDIT}"
         ) from None
-    except (CacheError, OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+    except (CacheError, OSError, ValueError, LookupError, TypeError) as error:
         reason = problem(error) if isinstance(error, ValidationError) else error
         raise CacheError(f"{path}: not readable ({reason}); run byov-extract again") from error

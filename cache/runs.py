@@ -4,13 +4,13 @@ runs/<run>/config.json  model.safetensors  model-last.safetensors  metrics.jsonl
 runs/<run>/embeddings[-untrained][-trimmed|-online]/<view>/<video>[@<first>-<last>].h5
 """
 
-import json
 import logging
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from math import isfinite
 from pathlib import Path
@@ -22,6 +22,7 @@ from byov.cache import digests
 from byov.cache.atomic import is_locked
 from byov.cache.layout import Protocol, check_name, clip_name
 from byov.errors import CacheError
+from byov.files import parse_json, read_bytes, read_text
 from byov.records import Record, problem
 
 LOGGER = logging.getLogger(__name__)
@@ -36,8 +37,19 @@ LOCK_NAME = ".lock"
 FILES_KEY = "files_sha256"
 DIAGNOSTICS_PREFIX = "diagnostics/"  # of names in metrics.jsonl
 BYOV = "byov"  # the only method with recipes
+MAX_LISTED = 5  # number of runs in an error message
 BEING_TRAINED = "another process is training this run"
 TrainingStatus = Literal["finished", "in training", "stopped"]
+
+
+def _check_settings(training: dict[str, Any]) -> dict[str, Any]:
+    settings = training.get("settings")
+    if not isinstance(settings, dict | None):
+        raise ValueError(f"settings is {settings!r:.80}; it must be a dictionary")
+    return training
+
+
+Training = Annotated[dict[str, Any], AfterValidator(_check_settings)]
 
 
 class RunRecord(Record, extra="ignore"):
@@ -60,7 +72,7 @@ class RunRecord(Record, extra="ignore"):
     untrained_sha256: str  # digest of the model at initialization
     features_sha256: str  # digest of the train and val features; see `training_digests`
     labels_sha256: str
-    training: dict[str, Any]  # the complete JSON record
+    training: Training  # the complete JSON record
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -141,13 +153,18 @@ def choose_runs(
         if len({run.dataset for run in runs} | ({dataset} if dataset else set())) > 1:
             listed = ", ".join(f"{run.name} of {run.dataset}" for run in runs)
             raise CacheError(
-                f"A table covers one dataset: {listed}"
-                + f". Omit --dataset {dataset}." * bool(dataset)
+                f"A table covers one dataset: {listed}. "
+                + (f"Omit --dataset {dataset}." if dataset else "Choose runs of one dataset.")
             )
         return runs
-    for run in readable_runs(runs_dir):
+    existing = list_runs(runs_dir)
+    for name in existing:
+        try:
+            run = read_run(runs_dir, name)
+        except CacheError as error:  # it may be the newest run of the dataset
+            raise CacheError(f"{error}; or choose another run with --run") from None
         if dataset in (None, run.dataset):
-            newest = "newest" if len(list_runs(runs_dir)) > 1 else "only"
+            newest = "newest" if len(existing) > 1 else "only"
             LOGGER.info(f"run: {run.name}, the {newest} one (choose with --run)")
             return [run]
     return []
@@ -179,25 +196,30 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Read a run's config.json and verify its digest."""
     path = folder / CONFIG_NAME
     try:
-        config = digests.read_sealed_json(path.read_bytes())
+        config = digests.read_sealed_json(read_bytes(path))
         digests.check_schema(config.get("schema_version", digests.SCHEMA_VERSION), path)
         return config
     except FileNotFoundError:
-        there = ", ".join(list_runs(folder.parent))
-        advice = (
-            f"choose one of {there}"
-            if there
-            else "there are none yet; train one with byov-train --ratio 0.3"
-        )
-        raise CacheError(f"{folder}: no such run; {advice}") from None
+        raise CacheError(f"{folder}: no such run; {_other_runs(folder)}") from None
     except digests.SealError as error:
         raise CacheError(
             f"{path} {error}. Restore it from a copy, or {digests.ACCEPT_EDIT}"
         ) from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise CacheError(
             f"{path}: not readable ({error}); restore it from a copy, or train the run again"
         ) from error
+
+
+def _other_runs(folder: Path) -> str:
+    """Suggest the runs whose names are similar to that of a missing run."""
+    existing = list_runs(folder.parent)
+    if not existing:
+        return "there are none yet; train one with byov-train --ratio 0.3"
+    if len(existing) <= MAX_LISTED:
+        return f"choose one of {', '.join(existing)}"
+    similar = ", ".join(get_close_matches(folder.name, existing)) or existing[0]
+    return f"byov-runs lists all {len(existing)}, such as {similar}"
 
 
 def _recorded_digest(training: Mapping[str, Any], name: str) -> str | None:
@@ -337,15 +359,15 @@ def read_metrics(run: RunRecord) -> list[dict[str, Any]]:
     path = run.folder / METRICS_NAME
     try:
         check_file(path, run.training)
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_text(path).splitlines()
     except (OSError, ValueError):
         return []
     records = []
     for line in lines:
-        with suppress(ValueError, AttributeError, OverflowError, RecursionError):
+        with suppress(ValueError, AttributeError, OverflowError):
             numbers = {
                 name: value
-                for name, value in json.loads(line).items()
+                for name, value in parse_json(line).items()
                 if type(value) in (int, float) and isfinite(value)
             }
             if type(numbers.get("epoch")) is int:

@@ -1,6 +1,5 @@
 """Summaries and integrity checks of the feature cache and the runs."""
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,6 +41,7 @@ from byov.cache.runs import (
     read_run,
 )
 from byov.errors import CacheError, StaleError
+from byov.files import MAX_MANIFEST_BYTES, read_json
 
 FAILURES_NAME = "failures.json"
 RESTORE = "restore it from a copy, or delete the run and train it again"
@@ -76,11 +76,11 @@ def read_failures(folder: Path) -> dict[str, str]:
     """Return a dict that maps the ids of videos that could not be extracted to the reasons."""
     path = folder / FAILURES_NAME
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = read_json(path)
         return {str(video): str(reason) for video, reason in raw.items()}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, AttributeError) as error:
         raise CacheError(f"{path}: not readable ({error}); delete it") from error
 
 
@@ -124,7 +124,7 @@ def _check_manifest(path: Path) -> bool:
 
 
 def _is_sealed(path: Path) -> bool:
-    return SEAL_NAME in json.loads(path.read_bytes())
+    return SEAL_NAME in read_json(path, MAX_MANIFEST_BYTES)
 
 
 def verify_folder(folder: Path) -> Iterator[Checked]:

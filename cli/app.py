@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from rich.columns import Columns
 from typer import rich_utils
 
-from byov.cli.options import folder_option
+from byov.cli.options import UsageError, folder_option
 from byov.cli.signals import SIGNALS, Stopped, ignore_signals, raise_stopped
 from byov.cli.terminal import note, show_log
 from byov.errors import ByovError, is_out_of_memory
@@ -88,6 +88,8 @@ class App(typer.Typer):
         try:
             for message in PROBLEMS:  # from plug-ins loaded before this call
                 note(message)
+            if "" in sys.argv[1:]:  # it would be the current folder
+                raise UsageError(f"The argument after {sys.argv[sys.argv.index('') - 1]} is empty.")
             with show_log():
                 code = super().__call__(prog_name=Path(sys.argv[0]).name, standalone_mode=False)
                 return code or 0
@@ -122,7 +124,29 @@ def _describe_usage(error: Any) -> str:
         return ""
     context = getattr(error, "ctx", None)
     command = context.command_path if context else Path(sys.argv[0]).name
-    return f"error: {message}{'.' * (message[-1] != '?')} See {command} --help."
+    message += "." * (message[-1] != "?") + _usage_advice(error, context)
+    return f"error: {message} See {command} --help."
+
+
+def _usage_advice(error: Any, context: Any) -> str:
+    """Return the option or the subcommands that the user may have meant, or what is required."""
+    option = getattr(error, "option_name", "")
+    if option and not getattr(error, "possibilities", True):
+        words = option.lstrip("-").replace("-", " ").replace("_", " ")
+        helps = {each.opts[0]: getattr(each, "help", None) or "" for each in context.command.params}
+        similar = [name for name, text in helps.items() if words in text.lower()]
+        return f" Did you mean {similar[0]}?" if similar else ""
+    commands = getattr(context.command, "commands", {}) if context else {}
+    if commands and "?" not in error.message:
+        return f" Choose one of {', '.join(commands)}."
+    if type(error).__name__ == "MissingParameter":
+        required = [each for each in context.command.params if each.required]
+        words = [
+            f"{each.opts[0]} " * each.opts[0].startswith("-") + (each.metavar or each.name).upper()
+            for each in required
+        ]
+        return f" Usage: {context.command_path} [OPTIONS] {' '.join(words)}."
+    return ""
 
 
 def _describe_os_error(error: OSError) -> str:

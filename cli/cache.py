@@ -17,7 +17,11 @@ from byov.cli.terminal import PROGRESS, print_rows
 from byov.progress import track
 from byov.text import format_size, pluralize, printable
 
-main = App("Inspect the feature cache, and verify the cache and the runs.", no_args_is_help=True)
+main = App(
+    "Inspect the feature cache, and verify the cache and the runs. To delete features, delete "
+    "their folder.",
+    no_args_is_help=True,
+)
 
 
 @main.callback()

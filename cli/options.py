@@ -1,7 +1,6 @@
 """Options shared by the commands, and how their values are parsed."""
 
 import tempfile
-import tomllib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -15,6 +14,7 @@ from byov.cache.atomic import remove_abandoned
 from byov.cache.runs import list_runs
 from byov.device import Device
 from byov.errors import ByovError
+from byov.files import read_toml
 from byov.folders import features_folder, runs_folder
 from byov.workers import ClusterOptions
 
@@ -50,7 +50,7 @@ def _load_config(context: typer.Context, path: Path | None) -> None:
     if path is None:
         return
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = read_toml(path)
     except (OSError, ValueError) as error:
         raise UsageError(
             f"--config {path}: cannot read TOML, such as ratio = 0.3 ({error})."
@@ -163,14 +163,14 @@ def parse_ratio(text: str) -> float:
     raise UsageError(f"--ratio {text}: expected a number above 0 and at most 1, such as 0.3.")
 
 
-def parse_numbers(option: str, text: str) -> tuple[float, ...]:
-    """Parse comma-separated numbers."""
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError(
-            f"{option} {text}: expected comma-separated numbers, such as 0.3,1.0."
-        ) from None
+def parse_numbers(option: str, text: str, count: int | None = None) -> tuple[float, ...]:
+    """Parse comma-separated numbers; `count` None means any number of them."""
+    with suppress(ValueError):
+        numbers = tuple(float(part) for part in text.split(","))
+        if count in (None, len(numbers)):
+            return numbers
+    expected = "comma-separated" if count is None else f"{count} comma-separated"
+    raise UsageError(f"{option} {text}: expected {expected} numbers, such as 0.3,1.0.")
 
 
 # Output files and folders, checked before a command starts to work

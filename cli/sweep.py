@@ -4,6 +4,7 @@ import inspect
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
@@ -13,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from byov.cache.digests import SCHEMA_VERSION
+from byov.cache.layout import cached_files, encoder_folders
 from byov.cli.app import FAILED, App
 from byov.cli.options import (
     Cluster,
@@ -32,6 +34,7 @@ from byov.cli.score_table import print_and_save
 from byov.cli.signals import run_stoppable
 from byov.cli.terminal import PROGRESS, note
 from byov.device import Device, usable_cores
+from byov.errors import CacheError
 from byov.evaluate.table import Table
 from byov.progress import Stop
 from byov.sweeps.estimates import estimate_runs, total_time
@@ -223,7 +226,7 @@ def _sweep(
         check_folder(options.out, "--out")
     if options.dry_run:
         _show_plan(planned, options)
-    _note_missing(planned)
+    _note_missing(planned, options.folders.features)
     if options.dry_run:
         raise typer.Exit
     runs = [run for run in planned if not run.missing]
@@ -272,12 +275,17 @@ def _print_results(
         note(f"failed: {status.name}: {status.detail}")
     if failed:
         total = pluralize(len(result.runs), "run")
-        note(f"{len(failed)} of {total} failed; pass --retry to try again")
+        note(
+            f"{len(failed)} of {total} failed; remove them from the grid, or correct the cause and "
+            "pass --retry"
+        )
         raise typer.Exit(FAILED)
 
 
-def _note_missing(planned: Sequence[PlannedRun]) -> None:
-    """Print the commands that extract missing features, without duplicates."""
+def _note_missing(planned: Sequence[PlannedRun], features_dir: Path) -> None:
+    """Print the commands that extract missing features, without duplicates, and which other
+    features are cached.
+    """
     ratios: dict[str, list[str]] = {}
     for run in planned:
         if run.missing:
@@ -287,6 +295,12 @@ def _note_missing(planned: Sequence[PlannedRun]) -> None:
         note("features are missing; extract them with:")
     for command, missing in ratios.items():
         note(f"  {command}" + (f" --ratios {','.join(dict.fromkeys(missing))}" if missing else ""))
+    for dataset in dict.fromkeys(run.dataset for run in planned if run.missing):
+        with suppress(CacheError):  # nothing of this dataset is cached
+            folders = encoder_folders(features_dir, dataset)
+            names = [folder.name for folder in folders if any(cached_files(folder))]
+            if names:
+                note(f"{dataset} has other features: --encoder {' | '.join(names)}")
 
 
 def _show_plan(planned: Sequence[PlannedRun], options: _Options) -> None:
@@ -298,6 +312,7 @@ def _show_plan(planned: Sequence[PlannedRun], options: _Options) -> None:
         estimates = estimate_runs(to_do, options.folders, options.device, PROGRESS)
         processes = options.where
     entries = []
+    lines = []
     for run in planned:
         status = before.get(run.name)
         seconds, problem = estimates.get(run.name, (0.0, ""))
@@ -305,8 +320,8 @@ def _show_plan(planned: Sequence[PlannedRun], options: _Options) -> None:
             status = RunStatus(run.name, "cannot run", problem or "features are missing")
         expected = f"about {format_duration(seconds)}" if seconds else ""
         details = "; ".join(filter(None, (status.detail, expected)))
-        if not options.as_json:
-            print(printable(f"{run.name}: {status.state}" + (f" ({details})" if details else "")))
+        if not run.missing:
+            lines.append(f"{run.name}: {status.state}" + (f" ({details})" if details else ""))
         entry = {
             "run": run.name,
             "state": status.state,
@@ -319,10 +334,24 @@ def _show_plan(planned: Sequence[PlannedRun], options: _Options) -> None:
             "settings": run.config.flat(),
         }
         entries.append(entry)
-    if options.as_json:
-        print(json.dumps(entries, indent=1))
     counts = ", ".join(
         f"{count} {state}" for state, count in Counter(entry["state"] for entry in entries).items()
     )
     expected = total_time(estimates.values(), processes)
     note(f"{pluralize(len(planned), 'run')}: {counts}{expected}")
+    missing = [run for run in planned if run.missing]
+    if missing:
+        note(f"can run: {_inputs([run for run in planned if not run.missing]) or 'nothing'}")
+        note(f"features are missing: {_inputs(missing)}")
+    if options.as_json:
+        print(json.dumps(entries, indent=1))
+    else:
+        print("".join(f"{printable(line)}\n" for line in lines), end="")
+
+
+def _inputs(runs: Sequence[PlannedRun]) -> str:
+    """Describe the features of runs, such as "CLIP of pour_milk, tennis_forehand"."""
+    datasets: dict[str, dict[str, None]] = {}
+    for run in runs:
+        datasets.setdefault(run.encoder, {})[run.dataset] = None
+    return "; ".join(f"{encoder} of {', '.join(names)}" for encoder, names in datasets.items())

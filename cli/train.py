@@ -85,7 +85,7 @@ def _option(name: str, kind: Any, description: str) -> inspect.Parameter:
         help=prefix + description,
         show_default=_defaults(name),
         rich_help_panel=panel,
-        parser=(lambda text: parse_numbers(f"--{option}", text)) if is_pair else None,
+        parser=(lambda text: parse_numbers(f"--{option}", text, 2)) if is_pair else None,
         metavar="LOW,HIGH" if is_pair else None,
     )
     annotation = Annotated[(str if is_pair else kind) | None, info]  # type: ignore[valid-type]

@@ -19,6 +19,7 @@ from byov.data.dataset import Dataset, Video, require_views
 from byov.data.label_pickle import read_labels
 from byov.data.reader import DatasetReader
 from byov.errors import DatasetError
+from byov.files import read_text
 from byov.progress import NO_PROGRESS, Progress
 from byov.records import SPLITS, VIEWS, Split, View
 
@@ -121,7 +122,7 @@ def _list_videos(root: Path, *, is_listed: bool) -> Iterator[tuple[Path, View, S
         else:
             list_file = root / view / f"{split}.csv"
             try:
-                lines = list_file.read_text(encoding="utf-8-sig").splitlines()
+                lines = read_text(list_file, "utf-8-sig").splitlines()
             except FileNotFoundError:
                 raise DatasetError(
                     f"{list_file}: missing. It is part of the published dataset."

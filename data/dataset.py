@@ -1,6 +1,7 @@
 """Datasets of ego and exo videos in train, val and test splits, with their annotations."""
 
 import csv
+import io
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byov.errors import DatasetError
+from byov.files import read_text
 from byov.records import UNLABELED, VIEWS, Split, View
 
 Unit = Literal["s", "f"]
@@ -317,7 +319,7 @@ def read_csv(path: Path, required: tuple[str, ...]) -> Iterator[tuple[str, dict[
     The delimiter may be a comma, a semicolon or a tab.
     """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with io.StringIO(read_text(path, "utf-8-sig"), newline="") as file:
             separator = max((",", ";", "\t"), key=file.readline().count)
             file.seek(0)
             reader = csv.DictReader(file, delimiter=separator)

@@ -25,6 +25,7 @@ from byov.data.reader import DatasetReader, Fractions
 from byov.data.video import FrameReader
 from byov.data.video_folder import DEFAULT_SPLIT_FRACTIONS, assign_splits, log_skipped
 from byov.errors import DatasetError, VideoError
+from byov.files import read_bytes, read_text
 from byov.progress import NO_PROGRESS, Progress
 from byov.records import VIEWS, Record, View, problem
 
@@ -197,7 +198,7 @@ def _read_info(root: Path) -> LeRobotInfo:
     """Read meta/info.json, and check that the videos can be read."""
     path = root / "meta" / "info.json"
     try:
-        info = LeRobotInfo.model_validate_json(path.read_bytes())
+        info = LeRobotInfo.model_validate_json(read_bytes(path))
     except (FileNotFoundError, NotADirectoryError):
         raise DatasetError(
             f"{root}: no meta/info.json. Pass the root folder of a LeRobot dataset."
@@ -261,7 +262,7 @@ def _expand(template: str, fields: Mapping[str, Any], root: Path) -> str:
 def _rows(path: Path) -> list[_EpisodeRow]:
     """Read the episodes of a v2.0 or v2.1 dataset from episodes.jsonl."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_text(path).splitlines()
         return [_EpisodeRow.model_validate_json(line) for line in lines if line.strip()]
     except (OSError, ValueError) as error:
         raise DatasetError(

@@ -8,6 +8,7 @@ import math
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from decimal import ROUND_FLOOR, Decimal
 from itertools import pairwise
@@ -172,13 +173,14 @@ def read_events(text: str, source: str) -> tuple[float, ...]:
     """Parse event times such as "2.5;7.1" or "2.5 pour;7.1 put down"; error messages start with
     `source`.
     """
-    events = _parse_events(text, source)
-    if events.unlabeled or events.unit == "f":
-        raise DatasetError(
-            f"{source}: events {text!r}. Frame indices and {UNLABELED_MARK!r} only work in a CSV "
-            "file."
-        )
-    return events.times or ()
+    with suppress(DatasetError):
+        events = _parse_events(text, source)
+        if not events.unlabeled and events.unit == "s":
+            return events.times or ()
+    raise DatasetError(
+        f"{source}: events {text!r}. Expected increasing seconds like '2.5;7.1' or '2.5 pour;7.1 "
+        "put down'."
+    )
 
 
 def format_events(event_seconds: Sequence[float]) -> str:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from byov.data.dataset import WHOLE_FILE, FileSegment
 from byov.errors import VideoError
+from byov.files import check_regular
 from byov.records import check_choice
 from byov.text import pluralize
 
@@ -336,10 +337,17 @@ def estimated_frames(path: Path, segment: FileSegment = WHOLE_FILE) -> int | Non
     return None
 
 
+def _is_text(path: Path) -> bool:
+    """Return whether a file starts with bytes that occur in text."""
+    with path.open("rb") as file:
+        return min(file.read(1024)) >= ord("\t")
+
+
 @contextmanager
 def open_video(path: Path) -> Iterator[tuple[av.container.InputContainer, av.VideoStream]]:
     """Open a video file and select its first video stream, ignoring cover images."""
     try:
+        check_regular(path)
         container = av.open(
             str(path.absolute()), "r", options=_OPEN_OPTIONS, metadata_errors="replace"
         )
@@ -348,6 +356,8 @@ def open_video(path: Path) -> Iterator[tuple[av.container.InputContainer, av.Vid
     except (av.error.FFmpegError, OSError) as error:
         if path.is_file() and not path.stat().st_size:
             raise VideoError(f"{path}: empty file. Copy it again.") from error
+        if path.is_file() and _is_text(path):
+            raise VideoError(f"{path}: a text file, not a video") from error
         raise VideoError(
             f"{path}: FFmpeg cannot open this file as a video ({error.strerror}). It may be "
             "truncated, or a recording that was never finalized."

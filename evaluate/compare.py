@@ -34,6 +34,7 @@ from byov.evaluate.results import Results, count_videos, versions, with_means
 from byov.evaluate.scope import ALL, Scope, file_scope
 from byov.evaluate.table import Row, Rows
 from byov.evaluate.tasks import EvaluationOptions, find_tasks, score_frames
+from byov.files import read_bytes
 from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable, never
 from byov.text import pluralize
 from byov.workers import LocalWorkers
@@ -91,7 +92,7 @@ def cached_rows(cache: Path, reader: EmbeddingReader, scope: Scope) -> Rows | No
     other inputs.
     """
     try:
-        cached = _SCORE_FILE.validate_python(read_sealed_json(cache.read_bytes()))
+        cached = _SCORE_FILE.validate_python(read_sealed_json(read_bytes(cache)))
     except (OSError, ValueError):
         return None
     is_complete = set(scope.tasks) <= set(cached.tasks) and set(scope.protocols) <= set(cached.rows)

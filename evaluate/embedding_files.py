@@ -4,7 +4,6 @@ or .h5 file).
 
 import os
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import replace
@@ -22,6 +21,7 @@ from byov.cache.manifest import Manifest, VideoEntry
 from byov.errors import CacheError, EvaluationError
 from byov.evaluate.protocols import Segment
 from byov.evaluate.readers import EmbeddingReader
+from byov.files import check_regular
 from byov.records import UNLABELED, VIEWS
 
 # Name of each array → allowed NumPy dtype kinds and number of dimensions.
@@ -155,6 +155,7 @@ def _read_arrays(
 ) -> dict[str, NDArray[Any]]:
     """Read the expected arrays of an .npz file. With `strict`, any other array is an error."""
     try:
+        check_regular(path)
         with zipfile.ZipFile(path) as archive:  # np.load would also accept .npy files
             size = sum(member.file_size for member in archive.infolist())
         if size > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
@@ -167,18 +168,13 @@ def _read_arrays(
             if unknown and strict:
                 raise EvaluationError(f"{path}: unknown array {min(unknown)[:80]!r}; {LAYOUT}")
             arrays = {name: file[name] for name in expected if name in file}
+    except EvaluationError:
+        raise
     except FileNotFoundError:
         raise EvaluationError(f"{path}: no such file") from None
-    except (
-        OSError,
-        ValueError,
-        EOFError,
-        MemoryError,
-        NotImplementedError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
-        raise EvaluationError(f"{path}: not a readable .npz file ({error}); {LAYOUT}") from error
+    except Exception as error:  # NumPy's parser of array headers can raise any exception
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise EvaluationError(f"{path}: not a readable .npz file ({reason}); {LAYOUT}") from error
     for name, array in arrays.items():
         kinds, ndim = expected[name]
         if array.dtype.kind not in kinds:
@@ -239,9 +235,10 @@ def is_embedded(path: Path) -> bool:
     if path.is_dir() or path.suffix.lower() == ".h5":
         return True
     try:
+        check_regular(path)
         with zipfile.ZipFile(path) as archive:
             return "embedding.npy" in archive.namelist()
-    except (OSError, zipfile.BadZipFile):
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
         return False
 
 

@@ -4,7 +4,6 @@ Shapes: B frames, N patch tokens, D width.
 """
 
 import hashlib
-import json
 import logging
 import re
 import threading
@@ -36,6 +35,7 @@ from byov.extract.encoder_names import (
     parse_encoder,
 )
 from byov.extract.preprocess import Preprocessing
+from byov.files import read_json
 from byov.progress import NO_PROGRESS, Progress
 
 LOGGER = logging.getLogger(__name__)
@@ -44,6 +44,7 @@ CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 HALF = (0.5, 0.5, 0.5)
+MAX_LAYERS = 1000  # building more takes minutes, even without weights
 # Normalization (mean, std) by model type, for models without a preprocessor_config.json.
 NORMALIZATION = {"clip_vision_model": (CLIP_MEAN, CLIP_STD), "siglip_vision_model": (HALF, HALF)}
 _HUGGING_FACE_LOCK = threading.RLock()  # verbosity and progress bars are global settings
@@ -155,11 +156,26 @@ def _load_config(name: EncoderName) -> Any:
     if name.is_random:
         model_type, settings = ARCHITECTURES[name.id.removeprefix(RANDOM_PREFIX)]
         return transformers.AutoConfig.for_model(model_type, **settings)
+    _check_layers(name)
     with _loading_errors(f"{name.source}: cannot be loaded as a vision model"):
         config = transformers.AutoConfig.from_pretrained(
             name.source, revision=None if name.is_folder else name.revision, trust_remote_code=False
         )
     return getattr(config, "vision_config", config)
+
+
+def _check_layers(name: EncoderName) -> None:
+    """Raise EncoderError if the vision part of a model has too many layers to build it."""
+    settings = _read_settings(name, "config.json")
+    vision = settings.get("vision_config")
+    for key, value in (settings | (vision if isinstance(vision, dict) else {})).items():
+        counts = value if isinstance(value, list) else [value]
+        too_many = [count for count in counts if isinstance(count, int) and count > MAX_LAYERS]
+        if too_many and ("layers" in key or key == "depths"):
+            raise EncoderError(
+                f"{name.source}: {key} is {value!r:.40} in config.json; at most {MAX_LAYERS} are "
+                "supported"
+            )
 
 
 def _load_model(name: EncoderName, config: Any) -> nn.Module:
@@ -232,10 +248,10 @@ def _image_size(name: EncoderName, config: Any) -> int:
     size: object = getattr(config, "image_size", None)
     # DINOv2 interpolates its position embeddings, so the image processor determines the size.
     if config.model_type in ("dinov2", "dinov2_with_registers") or size is None:
-        crop = _processor_settings(name).get("crop_size") or {}
+        crop = _read_settings(name, "preprocessor_config.json").get("crop_size") or {}
         size = (crop.get("height") if isinstance(crop, dict) else crop) or 224
     if isinstance(size, list | tuple):
-        size = size[0] if len(set(size)) == 1 else None
+        size = size[0] if size and all(side == size[0] for side in size) else None
     if not isinstance(size, int) or not 16 <= size <= 4096:
         raise EncoderError(
             f"{name.id}: unsupported image size {size!r}. Expected the side of a square (16 to "
@@ -248,7 +264,7 @@ def _normalization(
     name: EncoderName, config: Any
 ) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
     try:
-        settings = _processor_settings(name)
+        settings = _read_settings(name, "preprocessor_config.json")
     except EncoderError:  # offline, and the image processor of the model is not cached
         if config.model_type not in NORMALIZATION:
             raise
@@ -258,24 +274,23 @@ def _normalization(
     std = settings.get("image_std") or std
     try:
         (m0, m1, m2), (s0, s1, s2) = (map(float, values) for values in (mean, std))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise EncoderError(
             f"{name.id}: image_mean {mean!r}, image_std {std!r}. Expected three numbers each."
         ) from None
     return (m0, m1, m2), (s0, s1, s2)
 
 
-def _processor_settings(name: EncoderName) -> dict[str, Any]:
-    """Read preprocessor_config.json; return {} if the model has none."""
+def _read_settings(name: EncoderName, file_name: str) -> dict[str, Any]:
+    """Read a JSON file of a model; return {} if the model has no such file."""
     if name.is_random:
         return {}
-    file_name = "preprocessor_config.json"
     path = Path(name.source) / file_name if name.is_folder else _hub_file(name, file_name)
-    if path is None or not path.is_file():
+    if path is None or not path.exists():
         return {}
     try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        settings = read_json(path)
+    except (OSError, ValueError) as error:
         raise EncoderError(f"{name.source}: {file_name} is not readable ({error})") from error
     return settings if isinstance(settings, dict) else {}
 

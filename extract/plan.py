@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from byov.cache.atomic import remove_abandoned
 from byov.cache.digests import fingerprint
 from byov.cache.features import identity_difference, read_header
 from byov.cache.layout import cached_files, encoder_slug, manifest_path, ratio_key, video_path
@@ -162,6 +163,8 @@ class Plan:
         failures = {
             outcome.video_id: outcome.failure for outcome in outcomes if outcome.failure is not None
         }
+        for folder in (self.folder.parent, self.folder):  # of a process killed while it wrote them
+            remove_abandoned(folder, recursive=False)
         update_manifest(
             self.folder,
             self.dataset,

@@ -16,12 +16,13 @@ from typing import Any, get_args, get_origin
 
 from pydantic import Field, ValidationError
 
-from byov.cache.layout import check_name, encoder_slug, ratio_key, run_name
+from byov.cache.layout import check_name, encoder_slug, extract_command, ratio_key, run_name
 from byov.errors import ByovError, SweepError
 from byov.evaluate.protocols import PROTOCOLS, ProtocolChoice, ScoredSplit, segments
 from byov.evaluate.readers import first_header, read_manifest, row_title
 from byov.evaluate.scope import ALL, Scope, choose_scope
 from byov.evaluate.tasks import TASKS, EvaluationOptions
+from byov.files import read_toml
 from byov.records import Record, problem
 from byov.train.config import DEFAULT_METHOD, DEFAULT_RATIO, RunConfig
 from byov.train.feature_store import choose_folder
@@ -94,13 +95,12 @@ class PlannedRun:
 def read_grid(path: Path) -> RunGrid:
     """Read a grid file; raise SweepError if it cannot be read or has unknown keys."""
     try:
-        with path.open("rb") as file:
-            contents = tomllib.load(file)
+        contents = read_toml(path)
     except FileNotFoundError:
         raise SweepError(
             f"{path}: no such file. Pass paper, benchmark or a TOML file (docs/sweeps.md)."
         ) from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         advice = (
             ' Text needs quotes: dataset = "demo".'
             if isinstance(error, tomllib.TOMLDecodeError)
@@ -245,14 +245,11 @@ def _planned(
     elif header and not allow_missing:
         ratios = ", ".join(sorted(header.ratios, key=float))
         raise SweepError(
-            f"{folder}: no STM ratio {ratio_key(ratio)}, only {ratios}. Add it with byov-extract "
-            f"--ratios {ratio_key(ratio)}."
+            f"{folder}: no STM ratio {ratio_key(ratio)}, only {ratios}. Add it with "
+            f"{extract_command(dataset, encoder, ratio_key(ratio))}."
         )
     else:
-        missing = (
-            f"byov-extract --dataset {dataset.replace('metaworld-', 'metaworld/')} "
-            f"--encoder {encoder}" + (f" --ratios {ratio_key(ratio)}" if header else "")
-        )
+        missing = extract_command(dataset, encoder, ratio_key(ratio) if header else None)
     other_keys = ("dataset", "encoder", "ratio", "method", "title")
     given = {key: value for key, value in values.items() if key not in other_keys}
     config = resolve(values.get("method", DEFAULT_METHOD), dataset, given)

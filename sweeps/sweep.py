@@ -35,6 +35,7 @@ from byov.evaluate.readers import (
     read_manifest,
 )
 from byov.evaluate.table import Rows
+from byov.files import read_json
 from byov.progress import NO_PROGRESS, Progress, Stop, Stoppable, never
 from byov.sweeps.estimates import estimate_runs, total_time
 from byov.sweeps.grids import SWEEP_FOLDER, Folders, PlannedRun, joint_scope
@@ -273,7 +274,7 @@ def run_status(run: PlannedRun, folders: Folders) -> RunStatus:
     failure = folder / FAILURE_NAME
     if failure.exists():
         try:
-            reason = str(json.loads(failure.read_text(encoding="utf-8"))["reason"])
+            reason = str(read_json(failure)["reason"])
         except (OSError, ValueError, KeyError, TypeError):
             reason = f"unknown reason; cannot read {failure}"
         return RunStatus(run.name, "failed", reason)

@@ -14,6 +14,7 @@ SHARED_NAMES = (
     "__version__",
     "device",
     "errors",
+    "files",
     "folders",
     "plugins",
     "progress",

@@ -49,6 +49,8 @@ def test_built_in_objects_may_be_loaded_on_first_use(install):
         ("import nowhere_to_be_found", "second = sample:value", "nowhere_to_be_found"),
         ("raise SyntaxError('two\\nlines')", "second = sample:value", "two lines"),
         ("value = 'text'", "second = sample:value", "not a number"),
+        ("import sys; sys.exit('bye')", "second = sample:value", "bye"),
+        ("raise KeyboardInterrupt", "second = sample:value", "KeyboardInterrupt"),
     ],
 )
 def test_unusable_plug_ins_are_skipped_and_named_in_one_line(install, source, entry, reason):

@@ -55,20 +55,37 @@ def save_checkpoint(
         }
     metadata = {**metadata, "step": state.step, "state": state.model_dump()}
     write_bytes(_path(folder, state.step), file_bytes(tensors, metadata))
-    for old in checkpoints(folder)[2:]:  # the previous one is kept in case the newest is damaged
+    _delete_before(folder, state.step)
+
+
+def _delete_before(folder: Path, step: int) -> None:
+    """Delete the checkpoints before `step`, except the last one, in case that of `step` is
+    damaged.
+    """
+    paths = checkpoints(folder)
+    for old in paths[paths.index(_path(folder, step)) + 2 :]:
         old.unlink(missing_ok=True)
 
 
 def load_checkpoint(
-    folder: Path, model: Method, optimizer: Optimizer, metadata: Mapping[str, Any]
+    folder: Path,
+    model: Method,
+    optimizer: Optimizer,
+    metadata: Mapping[str, Any],
+    total_steps: int,
 ) -> TrainingState | None:
     """Load the newest usable checkpoint into the model and optimizer; return its state, or None if
     there is none.
 
     Damaged checkpoints and those of other runs are skipped. TrainError is raised if there are only
-    such checkpoints.
+    such checkpoints, or if one is of a run with more than `total_steps` steps.
     """
     paths = checkpoints(folder)
+    if paths and _path(folder, total_steps) < paths[0]:
+        raise TrainError(
+            f"{paths[0]} belongs to a run of more than {total_steps} steps. Delete it, or pass the "
+            "--epochs of that run."
+        )
     for path in paths:
         try:
             file = check_weights(path, metadata)
@@ -92,6 +109,7 @@ def load_checkpoint(
                 if keys["step"] in tensors:  # parameters without gradients have no state
                     moments[index] = {key: tensors[stored] for key, stored in keys.items()}
             optimizer.load_state_dict(optimizer.state_dict() | {"state": moments})
+            _delete_before(folder, state.step)  # unless a killed process has done so
             return state
         except (
             CacheError,
@@ -114,7 +132,7 @@ def load_checkpoint(
 
 def checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints in a folder, newest first."""
-    return sorted(folder.glob("step-*.safetensors"), reverse=True)
+    return sorted(folder.glob(f"step-{'[0-9]' * 9}.safetensors"), reverse=True)
 
 
 def _path(folder: Path, step: int) -> Path:

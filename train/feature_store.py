@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 from byov.cache.embeddings import training_digests
 from byov.cache.features import check_same_identity, video_header
 from byov.cache.hdf5 import read_array, read_columns
-from byov.cache.layout import encoder_folders, encoder_slug, ratio_key, video_path
+from byov.cache.layout import (
+    cached_files,
+    encoder_folders,
+    encoder_slug,
+    extract_command,
+    ratio_key,
+    video_path,
+)
 from byov.cache.manifest import VideoEntry, load_manifest
 from byov.errors import TrainError
 from byov.records import UNLABELED
@@ -75,10 +82,11 @@ def open_training_data(
     videos = []
     for entry, header in cached:
         if column not in header.columns:
+            encoder_id = header.provenance.encoder
+            command = extract_command(folder.parent.name, encoder_id, ratio_key(ratio))
             raise TrainError(
                 f"{header.path} has no STM ratio {ratio_key(ratio)}, only "
-                f"{', '.join(sorted(header.ratios, key=float))}. Run byov-extract --ratios "
-                f"{ratio_key(ratio)}."
+                f"{', '.join(sorted(header.ratios, key=float))}. Run {command}."
             )
         phases = len(manifest.phases)
         labels = entry.labels if phases else None
@@ -110,11 +118,14 @@ def open_training_data(
 
 
 def choose_dataset(features_dir: Path, dataset: str | None) -> str:
-    """Return the given dataset, or the only one in the cache if None."""
-    datasets = sorted({folder.parent.name for folder in encoder_folders(features_dir, dataset)})
+    """Return the given dataset, or the only one with features in the cache if None."""
+    folders = encoder_folders(features_dir, dataset)
+    datasets = sorted({folder.parent.name for folder in folders if any(cached_files(folder))})
     if not datasets:
+        what = "features" if dataset is None else f"features of {dataset}"
+        failed = "; no video could be extracted, see failures.json" if folders else ""
         raise TrainError(
-            f"{features_dir} has no features. Extract some: byov-extract --dataset "
+            f"{features_dir} has no {what}{failed}. Extract some: byov-extract --dataset "
             f"{dataset or 'demo'}"
         )
     if len(datasets) > 1:
@@ -129,7 +140,9 @@ def choose_folder(features_dir: Path, dataset: str | None, encoder: str | None) 
     choice.
     """
     dataset = choose_dataset(features_dir, dataset)
-    folders = encoder_folders(features_dir, dataset)
+    folders = [
+        folder for folder in encoder_folders(features_dir, dataset) if any(cached_files(folder))
+    ]
     existing = " | ".join(folder.name for folder in folders)
     if encoder is not None:
         slug = encoder_slug(str(Path(encoder).resolve()) if Path(encoder).is_dir() else encoder)

@@ -148,18 +148,18 @@ def start_run(
     items = model.sampler(data.split("train"))
     config = config.with_epochs(items.steps_per_epoch(config.optimizer.batch_size))
     job = _Job(folder, config, data, model, training_record(data, config, model), device, execution)
-    size = config.method.depth if isinstance(config.method, ByovConfig) else 0
-    if device.type == "cpu" and size >= ByovConfig.model_fields["depth"].default:
-        LOGGER.info(
-            "the paper's model is slow on a CPU; a smaller one takes minutes: "
-            f"byov-train --dataset {data.dataset} --ratio {ratio_text} --size small"
-        )
     with _training(job):
         is_main = execution.processes.is_main
         if is_main and any(not path.name.startswith(".") for path in folder.iterdir()):
             raise TrainError(
                 f"{folder} exists. Resume it with --run {folder.name} --resume or choose another "
                 "name with --run."
+            )
+        size = config.method.depth if isinstance(config.method, ByovConfig) else 0
+        if device.type == "cpu" and size >= ByovConfig.model_fields["depth"].default:
+            LOGGER.info(
+                "the paper's model is slow on a CPU; a smaller one takes minutes: "
+                f"byov-train --dataset {data.dataset} --ratio {ratio_text} --size small"
             )
         return _train(job)
 

@@ -169,7 +169,8 @@ def pick_synchronized(videos: Sequence[CachedVideo], reason: str) -> PickPair:
     pairs = [(video, other) for video in ego if video.pair for other in exo_of.get(video.pair, ())]
     if not pairs:
         raise TrainError(
-            f"the train split has no ego and exo videos of the same performance, but {reason}"
+            "the train split has no ego and exo videos of the same performance (the column pair of "
+            f"a CSV), but {reason}"
         )
     return lambda rng: pairs[rng.integers(len(pairs))]
 

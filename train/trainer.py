@@ -110,7 +110,11 @@ class Trainer:
         none.
         """
         stored = load_checkpoint(
-            self._folder / CHECKPOINTS_NAME, self.method, self._optimizer, self._metadata
+            self._folder / CHECKPOINTS_NAME,
+            self.method,
+            self._optimizer,
+            self._metadata,
+            self.total_steps,
         )
         self.state = stored or self.state
         if self.state.best is not None:

@@ -10,7 +10,13 @@ from byov.cache.hdf5 import read_array, read_columns, read_digest
 from byov.errors import CacheError
 
 
-@pytest.mark.parametrize("frames", [0, 1, 64, 70])
+def test_features_without_frames_are_refused(tmp_path, write_features):
+    path = write_features(tmp_path / "ego" / "a.h5", 0)
+    with pytest.raises(CacheError, match="frames is 0"):
+        read_header(path)
+
+
+@pytest.mark.parametrize("frames", [1, 64, 70])
 def test_features_read_back(tmp_path, write_features, frames):
     path = write_features(tmp_path / "ego" / "a.h5", frames)
     header = read_header(path)

@@ -9,6 +9,7 @@ from tests.factories import make_training, write_file
 from byov.cache.digests import seal_json
 from byov.cache.runs import (
     check_model,
+    choose_run,
     embedding_path,
     embeddings_folder,
     list_runs,
@@ -57,12 +58,29 @@ def test_runs_are_listed_newest_first(write_run, tmp_path):
     assert list_runs(tmp_path / "none") == []
 
 
+def test_damaged_newest_run_is_an_error(write_run):
+    runs = write_run("newest")
+    write_run("older", age_seconds=100)
+    assert choose_run(runs).name == "newest"
+    (runs / "newest" / "config.json").write_bytes(b"")
+    with pytest.raises(CacheError, match=r"newest/config\.json: .*choose another run with --run"):
+        choose_run(runs)
+    assert choose_run(runs, "older").name == "older"
+
+
 def test_missing_run_lists_the_existing_ones(write_run):
     runs = write_run("first")
     with pytest.raises(CacheError, match="second: no such run; choose one of first"):
         read_run(runs, "second")
     with pytest.raises(CacheError, match="train one with byov-train"):
         read_run(runs / "first", "second")
+
+
+def test_missing_run_among_many_suggests_similar_names(write_run):
+    for seed in range(20):
+        runs = write_run(f"pour-{seed}", age_seconds=seed)
+    with pytest.raises(CacheError, match=r"lists all 20, such as pour-3, "):
+        read_run(runs, "puor-3")
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00", b"[" * 100_000, b"[]", b"null", b"\xff\xfe\x00"])
@@ -98,6 +116,8 @@ def test_edited_config_is_refused_with_a_way_to_accept_it(write_run):
         ({"encoder": ["x"]}, r"encoder is \['x'\]"),
         ({"dataset": "../../etc"}, "dataset '../../etc' cannot be a file name"),
         ({"encoder_folder": "/etc"}, "encoder '/etc' cannot be a file name"),
+        ({"settings": "abc"}, "settings is 'abc'"),
+        ({"settings": ["abc"]}, r"settings is \['abc'\]"),
     ],
 )
 def test_config_of_something_else_is_refused(write_run, changes, reason):

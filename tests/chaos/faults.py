@@ -123,8 +123,8 @@ def try_faults(
         most: Maximum number of system calls, chosen at random; None for all.
 
     Returns:
-        Counts of "tried" faults, of those that left "incomplete" files, and of those after which
-        the second call produced "different" files.
+        Counts of "tried" faults, and of "damaged" outcomes: incomplete files, or other files than
+        `work` writes without a fault after the second call.
     """
 
     def fresh(folder: Path) -> Path:
@@ -148,8 +148,9 @@ def try_faults(
         injected = "signal=KILL" if effect == "kill" else f"error={CALLS[call]}"
         attempt(work, tried, f"{call}:{injected}:when={number}")
         outcomes["tried"] += 1
-        outcomes["incomplete"] += any(incomplete(tried))
-        outcomes["different"] += attempt(work, tried) != 0 or contents(tried) != wanted
+        is_incomplete = any(incomplete(tried))
+        is_different = attempt(work, tried) != 0 or contents(tried) != wanted
+        outcomes["damaged"] += is_incomplete or is_different
     return outcomes
 
 

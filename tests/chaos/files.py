@@ -97,7 +97,7 @@ def write_checkpoint(folder: Path, step: int = 7) -> Path:
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
     model, optimizer = network()
-    state = load_checkpoint(path.parent, model, optimizer, metadata=IDENTITY)
+    state = load_checkpoint(path.parent, model, optimizer, IDENTITY, total_steps=7)
     tensors = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
     for number, values in enumerate(optimizer.state.values()):
         tensors |= {f"{number} {key}": value.numpy() for key, value in values.items()}

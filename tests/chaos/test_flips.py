@@ -53,11 +53,11 @@ def flip_bits(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_damage_is_never_silently_wrong(tmp_path, kind):
+def test_damage_is_never_silently_wrong(tmp_path, record, kind):
     write, read, positions = KINDS[kind]
     path = write(tmp_path)
     outcomes = flip_bits(path, read, CASES, positions(path) if positions else ())
-    print(f"{kind}, one bit flipped: {dict(outcomes)}")
+    record("one bit of a file flipped", CASES, ["wrong"] * outcomes["wrong"])
     assert outcomes["wrong"] == 0
     assert outcomes["detected"] > 20  # many bits of HDF5's metadata are never read
 
@@ -90,7 +90,7 @@ UNNOTICED_CUTS = {
 
 
 @pytest.mark.parametrize("name", CODECS)
-def test_cut_video_is_noticed_unless_its_format_cannot_tell(tmp_path, name):
+def test_cut_video_is_noticed_unless_its_format_cannot_tell(tmp_path, record, name):
     """Cut a video at each tenth of its size; losing frames without an error counts as wrong."""
     path = tmp_path / name
     whole = write_video(path, CODECS[name]).read_bytes()
@@ -99,4 +99,5 @@ def test_cut_video_is_noticed_unless_its_format_cannot_tell(tmp_path, name):
     for tenth in range(1, 10):
         path.write_bytes(whole[: len(whole) * tenth // 10])
         outcomes[outcome(path, lambda path: len(read_video(path)), frames)] += 1
+    record("video truncated", 9, ["wrong"] * outcomes["wrong"])
     assert outcomes["wrong"] == UNNOTICED_CUTS.get(name, 0)

@@ -28,10 +28,17 @@ def strace():
         skip_or_fail(reason)
 
 
-def check(outcomes):
-    print(dict(outcomes))
-    assert outcomes["tried"] > 0
-    assert (outcomes["incomplete"], outcomes["different"]) == (0, 0)
+@pytest.fixture
+def check(record):
+    """Return a function that tries faults with `try_faults` and checks their outcomes."""
+    faults = {"kill": "process killed", "fail": "system call fails"}
+
+    def run(effect, *arguments, **options):
+        outcomes = try_faults(effect, *arguments, **options)
+        record(faults[effect], outcomes["tried"], ["damaged"] * outcomes["damaged"])
+        assert outcomes["damaged"] == 0
+
+    return run
 
 
 def write_every_file(folder: Path, version: int = 1) -> None:
@@ -47,7 +54,7 @@ def write_every_file(folder: Path, version: int = 1) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("over", [False, True], ids=["new", "over"])
 @effects
-def test_each_kind_of_file_is_whole_or_missing(tmp_path, effect, over):
+def test_each_kind_of_file_is_whole_or_missing(tmp_path, check, effect, over):
     versions = []
     for version in (0, 1):
         write_every_file(tmp_path / f"version {version}", version)
@@ -55,12 +62,12 @@ def test_each_kind_of_file_is_whole_or_missing(tmp_path, effect, over):
     begin = partial(write_every_file, version=0) if over else lambda _: None
     incomplete = partial(files_unlike, versions=versions, needed=versions[0] if over else ())
     most = None if CHAOS else 16
-    check(try_faults(effect, write_every_file, incomplete, tmp_path, begin=begin, most=most))
+    check(effect, write_every_file, incomplete, tmp_path, begin=begin, most=most)
 
 
 @pytest.mark.slow
 @effects
-def test_interrupted_extraction_leads_to_the_same_files(tmp_path, effect):
+def test_interrupted_extraction_leads_to_the_same_files(tmp_path, check, effect):
     """Extract two videos with a small encoder."""
     for name in ("a", "b"):
         files.write_video(tmp_path / f"{name}.mp4")
@@ -91,12 +98,12 @@ def test_interrupted_extraction_leads_to_the_same_files(tmp_path, effect):
             allowed.append(mine / "random--tiny" / "failures.json")
         return [name for name in files_unlike(folder, versions) if folder / name not in allowed]
 
-    check(try_faults(effect, work, incomplete, tmp_path, most=60 if CHAOS else 4))
+    check(effect, work, incomplete, tmp_path, most=60 if CHAOS else 4)
 
 
 @pytest.mark.slow
 @effects
-def test_interrupted_training_leads_to_the_same_files(tmp_path, effect):
+def test_interrupted_training_leads_to_the_same_files(tmp_path, check, effect):
     """Train for two epochs with validation, checkpoints and embedding."""
     videos = {
         (split, view, f"{view} {n}"): 60
@@ -127,7 +134,7 @@ def test_interrupted_training_leads_to_the_same_files(tmp_path, effect):
         # Ignore missing files.
         return [str(file.path) for file in checked if file.problem and file.path.is_file()]
 
-    check(try_faults(effect, work, incomplete, tmp_path, most=60 if CHAOS else 4))
+    check(effect, work, incomplete, tmp_path, most=60 if CHAOS else 4)
 
 
 # --- the harness itself
@@ -149,14 +156,12 @@ incomplete = partial(files_unlike, versions=[{"a": b"firstsecond"}])
 
 
 def test_half_written_file_is_found(tmp_path):
-    assert try_faults("kill", write_directly, incomplete, tmp_path)["incomplete"] > 0
+    assert try_faults("kill", write_directly, incomplete, tmp_path)["damaged"] > 0
 
 
 def test_leftover_temporary_file_is_found(tmp_path):
     """Do not call `remove_abandoned`, so that a temporary file remains."""
-    outcomes = try_faults("kill", write_atomically, incomplete, tmp_path)
-    assert outcomes["incomplete"] == 0
-    assert outcomes["different"] > 0
+    assert try_faults("kill", write_atomically, lambda _: (), tmp_path)["damaged"] > 0
 
 
 def test_fault_happens_at_its_call(tmp_path):

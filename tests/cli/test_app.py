@@ -127,6 +127,8 @@ def test_shells_complete_values(typed, tmp_path, monkeypatch, words, values):
         ("byov-train --datset demo", "--dataset"),
         ("byov-train --epochs", "--epochs"),
         ("byov-train demo", "demo"),
+        ("byov-train --learning-rate 1e-3", "Did you mean --lr? See"),
+        ("byov-train --crop 0.5", "--crop 0.5: expected 2 comma-separated numbers"),
         ("byov-train --ratio 30", "such as 0.3"),
         ("byov-train --ratio 30%", "such as 0.3"),
         ("byov-train --ratio abc", "such as 0.3"),
@@ -163,7 +165,8 @@ def test_shells_complete_values(typed, tmp_path, monkeypatch, words, values):
         ("byov-sweep paper --out notes.txt", "Choose another output with --out"),
         ("byov-export run model.onnx --frames model.onnx", "--frames"),
         ("byov-runs lst", "Did you mean 'ls'? See"),
-        ("byov-cache bogus", "bogus"),
+        ("byov-cache rm demo", "'rm'. Choose one of ls, show, verify. See"),
+        ("byov-embed", "Usage: byov-embed [OPTIONS] VIDEOS --out OUT. See"),
         ("byov-cache ls --json", "features: no feature cache"),
         ("byov-cache verify demo", "features: no feature cache"),
         ("byov-cache show none.h5", "none.h5"),
@@ -179,6 +182,11 @@ def test_wrong_usage_is_one_line_and_exit_code_2(typed, tmp_path, monkeypatch, l
     message = error_line(typed(line))
     assert text in message
     assert "delete" not in message
+
+
+def test_empty_argument_is_not_the_current_folder(call):
+    ran = call(SCRIPTS["byov-train"].load(), "byov-train", "--config", "")
+    assert error_line(ran) == "error: The argument after --config is empty."
 
 
 def test_command_without_arguments_shows_its_help(typed):

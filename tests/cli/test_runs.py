@@ -88,9 +88,10 @@ def test_runs_are_listed_newest_first(byov_runs, write_run):
     assert second["bytes"] > 200
 
 
-def test_unreadable_run_is_skipped_with_a_note(byov_runs, runs_dir):
+@pytest.mark.parametrize("config", [{}, {"settings": "abc", "training": TRAINING}])
+def test_unreadable_run_is_skipped_with_a_note(byov_runs, runs_dir, config):
     (runs_dir / "bad").mkdir()
-    (runs_dir / "bad" / "config.json").write_text("{}")
+    (runs_dir / "bad" / "config.json").write_text(json.dumps(config))
     ran = byov_runs("ls")
     assert "bad: skipped" in ran.err
     assert str(runs_dir) in ran.out  # the message that there are no runs names the folder

@@ -344,8 +344,13 @@ def test_playlists_named_like_videos_are_rejected(playlist, target, tmp_path):
     secret = write_video(tmp_path / target)
     for spelling in (secret.name, str(secret), f"file:{secret}"):
         path = write_file(tmp_path / "x.mp4", playlist.format(spelling))
-        assert "FFmpeg cannot open" in error_of(path)
+        assert error_of(path) == f"{path}: a text file, not a video"
         assert estimated_frames(path) is None
+
+
+def test_pipes_are_not_opened(tmp_path):
+    os.mkfifo(tmp_path / "a.mp4")
+    assert "not a regular file" in error_of(tmp_path / "a.mp4")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 import os
 import pickle
 import shutil
+import struct
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -135,6 +137,27 @@ def test_other_files_are_rejected(tmp_path, content):
     with pytest.raises(
         EvaluationError, match=r"own\.npz: (not a readable \.npz file|no such file)"
     ):
+        read_npz(path)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2)",
+        "{'descr': '<f4'\n'",
+        "{'descr': [('a',)], 'fortran_order': False, 'shape': (3, 2)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 10**99)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (" + "9" * 5000 + ",)}",
+        "(" * 5000,
+        "-" * 5000 + "1",
+    ],
+)
+def test_malformed_array_headers_are_rejected(tmp_path, header):
+    content = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode()
+    path = tmp_path / "own.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("test_embeddings.npy", content)
+    with pytest.raises(EvaluationError, match=r"own\.npz: not a readable \.npz file"):
         read_npz(path)
 
 

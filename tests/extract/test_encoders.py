@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,28 @@ def vit(tmp_path):
     """Model folder of a small vision transformer."""
     save(tmp_path / "model", "vit", **VISION)
     return tmp_path / "model"
+
+
+@pytest.mark.parametrize(
+    ("file_name", "content"),
+    [
+        ("config.json", json.dumps({"model_type": "vit", "num_hidden_layers": 10**7})),
+        ("config.json", json.dumps({"model_type": "dinov2", "num_hidden_layers": 10**12})),
+        ("config.json", json.dumps({"model_type": "resnet", "depths": [1, 10**7, 1, 1]})),
+        (
+            "config.json",
+            json.dumps({"model_type": "clip", "vision_config": {"num_hidden_layers": 10**7}}),
+        ),
+        ("config.json", "[" * 100_000),
+        ("preprocessor_config.json", "[" * 100_000),
+        ("preprocessor_config.json", json.dumps({"image_mean": [10**400] * 3})),
+    ],
+)
+def test_hostile_settings_are_one_line(vit, file_name, content):
+    (vit / file_name).write_text(content)
+    with pytest.raises(EncoderError, match=re.escape(str(vit.name))) as raised:
+        load(vit)
+    assert "\n" not in str(raised.value)
 
 
 def images(encoder, count=2):

@@ -136,7 +136,7 @@ def test_titles_name_the_settings_that_differ(folders):
         ("lr = -1.0", "lr is -1.0; it must be above 0"),
         ("crop = [0.5, 0.7, 1.0]", "crop is (0.5, 0.7, 1.0); it must have at most 2 items"),
         ("ratio = 30", "ratio is 30; it must be a fraction of the tokens"),
-        ("ratio = 0.5", "no STM ratio 0.5, only 0.3, 1.0. Add it with byov-extract --ratios 0.5"),
+        ("ratio = 0.5", "no STM ratio 0.5, only 0.3, 1.0. Add it with byov-extract --dataset toy"),
         ('dataset = "other"', "no dataset 'other'"),
         ("method = {a = 1}", "method is {'a': 1}; it must be a string"),
         ('name = "../up"', "name '../up' cannot be a file name"),

@@ -64,6 +64,15 @@ def test_a_dry_run_lists_the_runs_and_writes_nothing(byov_sweep, folders, tmp_pa
     ]
 
 
+def test_a_dry_run_says_first_what_is_missing(byov_sweep):
+    ran = byov_sweep("paper", "--dry-run", "--tables", "table-1", "--dataset", "pour_milk")
+    assert (ran.code, ran.out) == (0, "")
+    runs, can_run, missing, *_ = ran.err.splitlines()
+    assert "cannot run" in runs
+    assert can_run == "can run: nothing"
+    assert missing.startswith("features are missing: openai/clip-vit-base-patch16 of pour_milk")
+
+
 @pytest.mark.parametrize(
     ("settings", "options"),
     [({"seed": []}, ()), ({}, ("--seeds", 2)), ({}, ("--small",)), ({}, ("b.toml",))],

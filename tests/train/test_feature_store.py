@@ -3,7 +3,7 @@ import re
 
 import numpy as np
 import pytest
-from tests.factories import write_features
+from tests.factories import write_features, write_file
 
 from byov.cache.digests import read_sealed_json
 from byov.cache.hdf5 import read_array
@@ -85,7 +85,7 @@ def test_features_are_preloaded_if_they_fit(features_dir):
 
 
 def test_several_datasets_or_encoders_must_be_chosen_from(features_dir, folder, make_cache):
-    folder.with_name("resnet50-conv4c").mkdir()
+    write_file(folder.with_name("resnet50-conv4c") / "ego" / "none.h5")
     assert f"--encoder {SLUG} | resnet50-conv4c" in error_of(features_dir, None, None, 0.3)
     # A local folder with the encoder, passed with a slash as byov-extract allows.
     model = folder.parents[1] / SLUG
@@ -95,6 +95,15 @@ def test_several_datasets_or_encoders_must_be_chosen_from(features_dir, folder, 
     make_cache({("train", "ego", "x"): 5}, dataset="pour_milk")
     assert "--dataset demo | pour_milk" in error_of(features_dir, None, None, 0.3)
     assert "demo, pour_milk" in error_of(features_dir, "pour", None, 0.3)
+
+
+def test_features_whose_videos_all_failed_are_not_offered(features_dir, folder):
+    for failed in (folder.with_name("failed"), features_dir / "mine" / "failed"):
+        write_file(failed / "failures.json", "{}")
+        write_file(features_dir / "mine" / "manifest.json", "{}")
+    assert open_training_data(features_dir, None, None, 0.3).folder == folder
+    assert "failures.json" in error_of(features_dir, "mine", None, 0.3)
+    assert "byov-extract" in error_of(features_dir, "demo", "failed", 0.3)
 
 
 @pytest.mark.parametrize(

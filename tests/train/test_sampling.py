@@ -267,7 +267,7 @@ def test_synchronized_videos_share_a_pair_name():
         (
             lambda videos: sampling.pick_synchronized(videos, "so"),
             (2, 2),
-            "the same performance, but so",
+            r"the same performance \(the column pair of a CSV\), but so",
         ),
     ],
 )

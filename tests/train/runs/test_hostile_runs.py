@@ -82,6 +82,31 @@ def test_a_damaged_checkpoint_falls_back_to_the_previous_one(
         assert path.read_bytes() == (reference / "checkpoint" / path.name).read_bytes()
 
 
+def test_checkpoints_of_a_longer_run_are_refused(
+    byov_train, refused, finished, reference, tmp_path
+):
+    folders = {"features_dir": tmp_path / "features", "runs_dir": tmp_path / "runs"}
+    options = tiny_options("byov") | {"checkpoint_every": 1, "epochs": 6}
+    train_run("longer", **options, **folders)
+    (*_, newest) = checkpoints(tmp_path / "runs" / "longer")
+    copied = finished / "checkpoint" / newest.name
+    copied.write_bytes(newest.read_bytes())
+    assert f"{copied} belongs to a run of more than 12 steps" in refused(*RESUME)
+    copied.unlink()
+    assert byov_train(*RESUME).code == 0
+    assert contents(finished) == contents(reference)
+
+
+def test_an_extra_checkpoint_of_a_killed_run_is_deleted(byov_train, finished, reference):
+    """Copy a checkpoint, as if the process had been killed before it deleted the oldest one."""
+    (older, newer) = checkpoints(finished)
+    extra = older.with_name("step-000000004.safetensors")
+    extra.write_bytes(older.read_bytes())
+    assert byov_train(*RESUME).code == 0
+    assert checkpoints(finished) == [older, newer]
+    assert contents(finished) == contents(reference)
+
+
 @pytest.mark.parametrize(
     "settings", [{"method": "timeline", "frames": 8, "epochs": 3}, {"seed": 7}], ids=str
 )
