@@ -207,5 +207,5 @@ def _print_summary(summary: dict[str, Any], out: Path, root: Path) -> None:
         print(printable(f"{out}: every frame"))
         return
     print(printable(f"{out / EVENTS_NAME}: events; use them for training with"))
-    print(printable(f"  byov-extract --manifest {out / EVENTS_NAME} --folder {root}"))
+    print(printable(f"  byov-extract --manifest {out / EVENTS_NAME} --videos {root}"))
     print(printable(f"{out / FRAMES_NAME}: every frame"))

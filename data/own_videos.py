@@ -15,6 +15,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from pydantic import Field
+
 from byov.data.dataset import (
     Dataset,
     FileSegment,
@@ -29,7 +31,7 @@ from byov.data.dataset import (
 )
 from byov.data.video_folder import unique_ids
 from byov.errors import DatasetError
-from byov.records import SPLITS, VIEWS
+from byov.records import SPLITS, VIEWS, Record
 from byov.text import pluralize
 
 REQUIRED = ("path", "view", "split")
@@ -38,6 +40,15 @@ UNLABELED_MARK = "-"
 RESUME_MARK = "+"
 LOGGER = logging.getLogger(__name__)
 _SEGMENT = re.compile(r"\s*(\d+(?:\.\d+)?|\d+f)\s*-\s*(\d+(?:\.\d+)?|\d+f)\s+(\S.*)")
+
+
+class TableOptions(Record):
+    """Options for the videos listed in a CSV file."""
+
+    videos: str | None = Field(
+        default=None,
+        description="Folder that the paths in the CSV are relative to, instead of its own folder.",
+    )
 
 
 class _Events(NamedTuple):

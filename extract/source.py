@@ -14,7 +14,7 @@ from byov.cache.atomic import write_text
 from byov.cache.layout import check_name
 from byov.data import READERS, find_dataset, folder_readers, open_dataset
 from byov.data.dataset import Dataset
-from byov.data.own_videos import read_own_videos
+from byov.data.own_videos import TableOptions, read_own_videos
 from byov.data.reader import Choice
 from byov.data.video_folder import (
     CSV_NAME,
@@ -34,7 +34,7 @@ LOGGER = logging.getLogger(__name__)
 
 def option_classes() -> dict[str, type[Record]]:
     """Return the options of each kind of source except datasets, as records."""
-    return {"manifest": Record, "folder": FolderOptions, **folder_readers()}
+    return {"manifest": TableOptions, "folder": FolderOptions, **folder_readers()}
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,8 @@ class VideoSource:
                 f"{name!r} is the name of a built-in dataset; choose another one with --name"
             )
         if self.kind == "manifest":
-            return read_own_videos(name, path)
+            videos = TableOptions(**self.options).videos
+            return read_own_videos(name, path, folder=None if videos is None else Path(videos))
         if self.kind == "folder":
             options = FolderOptions(**self.options)
             table = folder_csv(folder, options, features_dir / check_name(name, "dataset"))

@@ -117,12 +117,10 @@ def test_one_labeled_video_labels_videos_of_both_views(annotate, labels_root, tm
     table = tmp_path / "out" / "annotations.csv"
     again = annotate(labels_root / "new", "--labels", table, "-o", tmp_path / "again", "--json")
     assert [video["confidence"] for video in again.json["videos"]] == [1, 1]
-    shutil.copy(table, labels_root / "new" / "videos.csv")
     ran = call(
-        *(extract_main, "byov-extract", "--manifest", labels_root / "new" / "videos.csv"),
+        *(extract_main, "byov-extract", "--manifest", table, "--videos", labels_root / "new"),
         *("--encoder", "random/tiny", "--features-dir", tmp_path / "features", "--json"),
     )
-    (labels_root / "new" / "videos.csv").unlink()
     assert (ran.code, ran.json["extracted_videos"]) == (0, 2), ran
 
 

@@ -140,7 +140,7 @@ def test_files_do_not_depend_on_threads_neighbors_or_shards(
 def test_failed_video_does_not_stop_the_others(byov_extract, make_dataset, tmp_path):
     table = make_dataset([5, 6, 7, 8])
     good = (table.parent / "v1.mp4").read_bytes()
-    (table.parent / "v1.mp4").write_bytes(b"not a video at all")
+    (table.parent / "v1.mp4").write_bytes(b"\0 not a video at all")
     ran = byov_extract("--manifest", table, *TINY, "--json")
     assert ran.code == 1
     assert ran.json["extracted_videos"] == 3
