@@ -7,6 +7,7 @@ JOBS ?= auto
 BIN := .venv/bin
 READY := .venv/.ready
 RUNS := $(or $(BYOV_RUNS),runs)
+DATASETS := $(or $(BYOV_DATASETS),datasets)
 
 # Otherwise, ./data and ./evaluate would shadow other packages with these names.
 export PYTHONSAFEPATH := 1
@@ -14,7 +15,7 @@ export PYTHONSAFEPATH := 1
 .PHONY: help setup demo demo-byov demo-timeline extract tables benchmark test check lint types bench chaos clean
 
 help:
-	@echo "make demo                       run everything on the demo videos, without downloads; writes a report"
+	@echo "make demo                       run everything on the demo videos, without downloads; writes a report and annotations"
 	@echo "make extract DATASET=pour_milk  extract features from a dataset (options: ENCODER=..., ARGS=...)"
 	@echo "make tables DATASET=demo        reproduce the paper's tables and figures on a cached dataset"
 	@echo "make benchmark                  compare all methods on six simulated datasets (hours)"
@@ -49,6 +50,8 @@ demo: $(READY)
 	$(BIN)/byov-extract --dataset demo
 	@$(MAKE) --no-print-directory --jobs=2 demo-byov demo-timeline
 	$(BIN)/byov-report --run demo-timeline --compare demo-byov
+	$(BIN)/byov-annotate --run demo-timeline $(DATASETS)/demo/test --labels $(DATASETS)/demo/one-video.csv \
+	    -o $(RUNS)/demo-annotations --overwrite
 
 # Write the output of demo-byov to a file, so that the progress bar of demo-timeline stays readable.
 demo-byov: $(READY)
