@@ -140,7 +140,7 @@ class EgoExo4D(DatasetReader):
 
     task: str | None = Field(
         default=None,
-        description="Task, or a unique part of its name; required if there are several.",
+        description="Task, or a unique part of its name.",
     )
     scenario: str | None = Field(default=None, description="Scenario, such as Cooking.")
     step: str | None = Field(
