@@ -43,7 +43,7 @@ from byov.text import pluralize
 LOGGER = logging.getLogger(__name__)
 KEYSTEP_FILES = ("keystep_train.json", "keystep_val.json")
 PREVIEWS = ("collage", "best_exo")  # entries of `frame_aligned_videos` that are not cameras
-# Smaller copies are preferred, since encoders use at most 448 pixels.
+# The smaller copies decode faster; most encoders take at most 448 pixels.
 VIDEO_FOLDERS = ("frame_aligned_videos/downscaled/448", "frame_aligned_videos")
 
 
