@@ -35,6 +35,7 @@ from byov.data.own_videos import path_inside
 from byov.data.reader import Choice, DatasetReader, Fractions
 from byov.data.video_folder import DEFAULT_SPLIT_FRACTIONS, assign_splits, log_skipped, valid_id
 from byov.errors import DatasetError
+from byov.files import MAX_MANIFEST_BYTES, read_bytes
 from byov.progress import NO_PROGRESS, Progress
 from byov.records import SPLITS, VIEWS, Record, Split, View, problem
 from byov.text import pluralize
@@ -42,7 +43,7 @@ from byov.text import pluralize
 LOGGER = logging.getLogger(__name__)
 KEYSTEP_FILES = ("keystep_train.json", "keystep_val.json")
 PREVIEWS = ("collage", "best_exo")  # entries of `frame_aligned_videos` that are not cameras
-# Smaller copies are preferred, since encoders use at most 448 pixels.
+# The smaller copies decode faster; most encoders take at most 448 pixels.
 VIDEO_FOLDERS = ("frame_aligned_videos/downscaled/448", "frame_aligned_videos")
 
 
@@ -140,7 +141,7 @@ class EgoExo4D(DatasetReader):
 
     task: str | None = Field(
         default=None,
-        description="Task, or a unique part of its name; required if there are several.",
+        description="Task, or a unique part of its name.",
     )
     scenario: str | None = Field(default=None, description="Scenario, such as Cooking.")
     step: str | None = Field(
@@ -356,7 +357,7 @@ def _read_steps(metadata: Metadata, annotation: _Annotation) -> list[Keystep]:
 
 def _read(path: Path, adapter: TypeAdapter[Any]) -> Any:
     try:
-        return adapter.validate_json(path.read_bytes())
+        return adapter.validate_json(read_bytes(path, MAX_MANIFEST_BYTES))
     except (OSError, ValueError) as error:
         reason = problem(error) if isinstance(error, ValidationError) else error
         raise DatasetError(f"{path}: not readable ({reason}). Download it again.") from None

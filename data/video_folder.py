@@ -134,14 +134,18 @@ def list_folder(
 
 
 def _groups(views: Mapping[Path, View | None]) -> dict[Path, str]:
-    """Map the videos of each take, a folder that directly contains videos of both views, to the
-    name of that folder.
+    """Map the videos of each take to the name of its folder, which directly contains videos of
+    both views, and may have subfolders.
     """
     views_in: dict[Path, set[View | None]] = {}
     for path, view in views.items():
         views_in.setdefault(path.parent, set()).add(view)
-    takes = {parent for parent, present in views_in.items() if {*VIEWS} <= present}
-    return {path: path.parent.as_posix() for path in views if path.parent in takes - {Path()}}
+    takes = {parent for parent, present in views_in.items() if {*VIEWS} <= present} - {Path()}
+    outermost = {
+        path: next((parent for parent in reversed(path.parents) if parent in takes), None)
+        for path in views
+    }
+    return {path: take.as_posix() for path, take in outermost.items() if take is not None}
 
 
 def _assigned_splits(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from byov.evaluate.frames import SETTINGS, Frames, Missing, Score, missing_view
 from byov.evaluate.neighbors import BLOCK_ELEMENTS
 
-# The time to fit an SVC grows faster than linearly. AE2's datasets have at most 12,000 frames.
+# The time to fit an SVC grows faster than linearly. The paper's datasets are smaller.
 MAX_TRAINING_FRAMES = 50_000
 
 if TYPE_CHECKING:  # scikit-learn takes a second to import

@@ -8,6 +8,9 @@ from numpy.typing import NDArray
 from byov.evaluate.frames import SETTINGS, Frames, Missing, missing_view, view_mask
 from byov.evaluate.neighbors import Indices, Points
 
+# With all frames as queries, the time would be quadratic. The paper's test splits are smaller.
+MAX_QUERIES = 50_000
+
 
 def mean_average_precision(
     test: Frames, ks: Sequence[int] = (5, 10, 15), settings: Collection[str] = SETTINGS
@@ -47,7 +50,9 @@ def mean_average_precision(
         if missing or len(test.lengths) < 2:
             means[setting] = dict.fromkeys(ks, missing or Missing("only one test video"))
         else:
-            queries = precisions[view_mask(test.is_ego, query_view)[test.video_of_frame]]
+            scored = sampled_queries(test)
+            scored = scored[view_mask(test.is_ego, query_view)[test.video_of_frame[scored]]]
+            queries = precisions[scored]
             means[setting] = dict(zip(ks, queries.mean(axis=0).tolist(), strict=True))
     return means
 
@@ -64,20 +69,39 @@ def average_precision_of_each_query(
     test: Frames, ks: Sequence[int], settings: Collection[str] = SETTINGS
 ) -> dict[str, NDArray[np.float64]]:
     """Map each setting to (F, len(ks)) AP@K of its queries; 0 for frames that are not queries in
-    the setting.
+    the setting or not in `sampled_queries`.
 
     `test` must be sorted by `ego_first`.
     """
     points = Points(test.embeddings)
-    queries, query_of_frame = _distinct_queries(test, points)
+    frames = sampled_queries(test)
+    queries, query_of_frame = _distinct_queries(test, points, frames)
     precisions = {}
     for setting, nearest_of_query in _nearest(test, points, queries, max(ks), settings).items():
         nearest = nearest_of_query[query_of_frame]
-        relevant = (test.phases[nearest] == test.phases[:, None]) & (nearest >= 0)
+        relevant = (test.phases[nearest] == test.phases[frames, None]) & (nearest >= 0)
         # In C order, NumPy sums over queries in the same order as AE2's evaluator, so the means
         # match exactly.
-        precisions[setting] = np.ascontiguousarray(average_precisions(relevant, ks))
+        precisions[setting] = np.zeros((len(test.embeddings), len(ks)))
+        precisions[setting][frames] = average_precisions(relevant, ks)
     return precisions
+
+
+def sampled_queries(test: Frames) -> Indices:
+    """Return the sorted indices of the frames that are queries: all of them, or MAX_QUERIES frames
+    that are evenly spaced over all videos.
+    """
+    frames = len(test.embeddings)
+    count = min(frames, MAX_QUERIES)
+    return np.arange(count) * frames // max(count, 1)
+
+
+def query_remark(test: Frames) -> str | None:
+    """Return a footnote if only a sample of the frames are queries."""
+    frames = len(test.embeddings)
+    if frames <= MAX_QUERIES:
+        return None
+    return f"map@K: mean over {MAX_QUERIES:,} evenly spaced queries of {frames:,} test frames"
 
 
 def average_precisions(relevant: NDArray[np.bool_], ks: Sequence[int]) -> NDArray[np.float64]:
@@ -93,17 +117,17 @@ def average_precisions(relevant: NDArray[np.bool_], ks: Sequence[int]) -> NDArra
     return gains[:, last] / np.maximum(hits[:, last], 1)
 
 
-def _distinct_queries(test: Frames, points: Points) -> tuple[Indices, Indices]:
-    """Return (Q,) indices of distinct query frames and, for each of the F frames, its index among
-    them.
+def _distinct_queries(test: Frames, points: Points, frames: Indices) -> tuple[Indices, Indices]:
+    """Return (Q,) indices of distinct query frames and, for each of the given frames, its index
+    among them.
 
     Equal frames in a video have the same ranking. A collapsed embedding thus has only one query per
     video.
     """
-    keys = points.values * len(test.lengths) + test.video_of_frame
+    keys = (points.values * len(test.lengths) + test.video_of_frame)[frames]
     _, first, query_of_frame = np.unique(keys, return_index=True, return_inverse=True)
     order = np.argsort(first)
-    return first[order], np.argsort(order)[query_of_frame]
+    return frames[first[order]], np.argsort(order)[query_of_frame]
 
 
 def _nearest(

@@ -36,6 +36,8 @@ from byov.evaluate.retrieval import (
     average_precision_of_each_query,
     ego_first,
     mean_average_precision,
+    query_remark,
+    sampled_queries,
 )
 from byov.evaluate.table import Column
 from byov.plugins import Registry
@@ -182,8 +184,9 @@ class Retrieval(Task):
         self, _train: Frames, test: Frames, options: EvaluationOptions, /
     ) -> dict[str, Score]:
         scores = mean_average_precision(test, options.ks)
+        remark = query_remark(test)
         return {
-            f"retrieval/map@{k}/{setting}": Score.of(scores[setting][k])
+            f"retrieval/map@{k}/{setting}": Score.of(scores[setting][k], remark=remark)
             for k in options.ks
             for setting in SETTINGS
         }
@@ -205,12 +208,15 @@ class Retrieval(Task):
         first = np.unique(test.recording_of_video, return_index=True)[1]
         weights = weights[:, first][:, np.argsort(~test.is_ego[first], kind="stable")]
         test = ego_first(test)
+        is_query = np.zeros(len(test.embeddings), np.int64)
+        is_query[sampled_queries(test)] = 1
+        counts = np.add.reduceat(is_query, test.starts)  # (V,)
         estimates: Estimates = {}
         for setting, precisions in average_precision_of_each_query(test, options.ks).items():
             queries = weights * view_mask(test.is_ego, SETTINGS[setting][0])
             sums = np.add.reduceat(precisions, test.starts)  # (V, K)
             with np.errstate(invalid="ignore"):
-                means = (queries @ sums) / (queries @ test.lengths)[:, None]
+                means = (queries @ sums) / (queries @ counts)[:, None]
             estimates |= {
                 f"retrieval/map@{k}/{setting}": means[:, i] for i, k in enumerate(options.ks)
             }

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from byov.cache.atomic import write_text
 from byov.cache.layout import check_name
-from byov.data import READERS, find_dataset, folder_readers, open_dataset
+from byov.data import READERS, dataset_names, find_dataset, folder_readers, open_dataset
 from byov.data.dataset import Dataset
 from byov.data.own_videos import TableOptions, read_own_videos
 from byov.data.reader import Choice
@@ -94,22 +94,27 @@ class VideoSource:
         if self.kind == "dataset":
             return open_dataset(str(self.place), datasets_dir, progress, **self.options)
         path = Path(self.place)
+        if self.kind in folder_readers():
+            dataset = READERS[self.kind](**self.options).read(path, progress)
+            name = _not_built_in(self.name or dataset.name)
+            return dataset if name == dataset.name else replace(dataset, name=name)
         folder = path.parent if self.kind == "manifest" else path
         is_table_name = self.kind == "manifest" and path.name != CSV_NAME
-        name = self.name or (path.stem if is_table_name else folder.resolve().name)
-        if name in READERS:
-            raise DatasetError(
-                f"{name!r} is the name of a built-in dataset; choose another one with --name"
-            )
+        name = _not_built_in(self.name or (path.stem if is_table_name else folder.resolve().name))
         if self.kind == "manifest":
             videos = TableOptions(**self.options).videos
             return read_own_videos(name, path, folder=None if videos is None else Path(videos))
-        if self.kind == "folder":
-            options = FolderOptions(**self.options)
-            table = folder_csv(folder, options, features_dir / check_name(name, "dataset"))
-            return read_own_videos(name, table, folder=folder)
-        dataset = READERS[self.kind](**self.options).read(path, progress)
-        return dataset if self.name is None else replace(dataset, name=self.name)
+        options = FolderOptions(**self.options)
+        table = folder_csv(folder, options, features_dir / check_name(name, "dataset"))
+        return read_own_videos(name, table, folder=folder)
+
+
+def _not_built_in(name: str) -> str:
+    if name in dataset_names():
+        raise DatasetError(
+            f"{name!r} is the name of a built-in dataset; choose another one with --name"
+        )
+    return name
 
 
 def choose_source(given: Mapping[str, Any]) -> VideoSource:
@@ -119,7 +124,7 @@ def choose_source(given: Mapping[str, Any]) -> VideoSource:
     chosen = [name for name in given if name in kinds]
     if len(chosen) != 1:
         listed = ", ".join(f"--{kind}" for kind in kinds.values())
-        raise DatasetError(f"pass one of {listed}. Datasets: {', '.join(READERS)}.")
+        raise DatasetError(f"pass one of {listed}. Datasets: {', '.join(dataset_names())}.")
     options = {name: value for name, value in given.items() if name not in (*kinds, "name")}
     if options.get("split") is not None:
         options["split"] = tuple(map(float, options["split"]))

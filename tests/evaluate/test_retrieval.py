@@ -6,10 +6,16 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
 
-from byov.evaluate import neighbors
-from byov.evaluate.frames import SETTINGS, Missing
+from byov.evaluate import neighbors, retrieval
+from byov.evaluate.frames import SETTINGS, Missing, view_mask
 from byov.evaluate.neighbors import Points
-from byov.evaluate.retrieval import mean_average_precision
+from byov.evaluate.retrieval import (
+    average_precision_of_each_query,
+    ego_first,
+    mean_average_precision,
+    sampled_queries,
+)
+from byov.evaluate.tasks import TASKS, EvaluationOptions
 
 KINDS = (
     "walk",
@@ -169,3 +175,23 @@ def test_missing_views_videos_and_labels_have_a_reason(test):
     for ks in ((), (0,), (5, -1)):
         with pytest.raises(ValueError, match="K must be at least 1"):
             mean_average_precision(test, ks)
+
+
+def test_of_many_frames_a_sample_are_queries(make_frames, monkeypatch):
+    test = ego_first(make_frames(2))
+    every = average_precision_of_each_query(test, (10,))
+    size = len(test.embeddings) // 3
+    monkeypatch.setattr(retrieval, "MAX_QUERIES", size)
+    sampled = sampled_queries(test)
+    assert (len(sampled), len(np.unique(sampled))) == (size, size)
+    assert (np.bincount(test.video_of_frame[sampled]) >= test.lengths // 3).all()
+    means = mean_average_precision(test, (10,))
+    for setting, (view, _) in SETTINGS.items():
+        rows = sampled[view_mask(test.is_ego, view)[test.video_of_frame[sampled]]]
+        assert means[setting][10] == pytest.approx(every[setting][rows].mean())
+    options = EvaluationOptions(ks=(10,))
+    scores = TASKS["retrieval"].score(test, test, options)
+    weights = np.ones((1, len(test.lengths)))
+    for name, estimates in TASKS["retrieval"].resample(test, test, weights, options).items():
+        assert estimates[0] == pytest.approx(scores[name].value)
+        assert f"{size:,} evenly spaced queries of {len(test.embeddings):,}" in scores[name].remark

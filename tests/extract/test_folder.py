@@ -80,6 +80,8 @@ def test_cameras_of_a_take_stay_in_one_split(byov_extract, tmp_path):
         for camera in range(3):
             path = tmp_path / f"my/take{take}/cam{camera}.mp4"
             write_noise_video(path, 2, seed=3 * take + camera)
+            copy = tmp_path / f"my/take{take}/small/cam{camera}.mp4"
+            write_noise_video(copy, 3, seed=3 * take + camera)
     patterns = ("--ego", "*cam0*", "--exo", "*cam[12]*")
     assert byov_extract("--folder", tmp_path / "my", *patterns, *TINY).code == 0
     manifest = json.loads((tmp_path / "features/my/manifest.json").read_text())
