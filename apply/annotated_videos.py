@@ -128,17 +128,21 @@ class AnnotatedVideos:
 
     def __iter__(self) -> Iterator[AnnotatedVideo]:
         for video in track(self.videos, self._progress, "annotating", unit="video"):
-            features, seconds = self.read(video)
-            labels = self._labels.get(_source(video))
-            annotations = self.annotator.annotate(
-                features,
-                seconds,
-                given=None if labels is None else _phases(labels, seconds),
-                repeat=self._repeat and labels is None,
-                progress=self._progress,
-            )
-            header = cached_header(self._folder, *self._ids[_source(video)])
-            yield AnnotatedVideo(video, seconds, header.fps, tuple(annotations), labels is not None)
+            yield self.annotate(video)
+
+    def annotate(self, video: Video) -> AnnotatedVideo:
+        """Annotate one of `videos`."""
+        features, seconds = self.read(video)
+        labels = self._labels.get(_source(video))
+        annotations = self.annotator.annotate(
+            features,
+            seconds,
+            given=None if labels is None else _phases(labels, seconds),
+            repeat=self._repeat and labels is None,
+            progress=self._progress,
+        )
+        header = cached_header(self._folder, *self._ids[_source(video)])
+        return AnnotatedVideo(video, seconds, header.fps, tuple(annotations), labels is not None)
 
     def read(self, video: Video) -> tuple[NDArray[np.float16], NDArray[np.float64]]:
         """Return the features (T, width) and the times (T,) of the frames of a video."""

@@ -74,7 +74,7 @@ def write_annotations(
     summary = {
         **origin(videos.annotator),
         "videos": described,
-        "label_next": label_next(described),
+        "label_next": label_next(described, bool(videos.annotator.phase_names)),
         "failures": videos.failures,
     }
     if folder is not None:
@@ -224,9 +224,9 @@ def describe(video: AnnotatedVideo) -> dict[str, Any]:
     }
 
 
-def label_next(described: Iterable[Mapping[str, Any]]) -> str | None:
+def label_next(described: Iterable[Mapping[str, Any]], has_phases: bool = True) -> str | None:
     """Return the video whose labels would help most: the least confident unlabeled one that shows
-    the action as usual.
+    the action as usual or, if no video has labels yet, the most confident one.
     """
     candidates = [
         video
@@ -234,7 +234,8 @@ def label_next(described: Iterable[Mapping[str, Any]]) -> str | None:
         if not video["labeled"]
         and all(problem.startswith(UNCERTAIN_TIME) for problem in video["problems"])
     ]
-    return min(candidates, key=itemgetter("confidence"))["video"] if candidates else None
+    choose = min if has_phases else max
+    return choose(candidates, key=itemgetter("confidence"))["video"] if candidates else None
 
 
 def origin(annotator: Annotator) -> dict[str, Any]:

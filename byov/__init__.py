@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from byov.extract.encoders import load_encoder
     from byov.extract.extraction import extract_features, extract_plan, measure_speed
     from byov.extract.plan import ExtractedFeatures
+    from byov.report.review import write_review
     from byov.report.write import write_report
 
     __version__: str
@@ -59,6 +60,7 @@ __all__ = [
     "write_annotations",
     "write_moments",
     "write_report",
+    "write_review",
 ]
 
 # To see log messages, add a handler to the "byov" logger.
@@ -79,6 +81,7 @@ _NAMES = {
     "byov.extract.encoders": ("load_encoder",),
     "byov.extract.extraction": ("extract_features", "extract_plan", "measure_speed"),
     "byov.extract.plan": ("ExtractedFeatures",),
+    "byov.report.review": ("write_review",),
     "byov.report.write": ("write_report",),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}

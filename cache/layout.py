@@ -33,6 +33,7 @@ _LONGEST_NAME_BYTES = 200  # file systems allow 255, but temporary names are lon
 EVENTS_NAME = "annotations.csv"
 FRAMES_NAME = "frames.csv"
 SUMMARY_NAME = "annotations.json"
+REVIEW_NAME = "review.html"
 CAPTIONS_NAME = "captions"
 MOMENTS_NAME = "moments.csv"
 SHEET_NAME = "moments.jpg"

@@ -13,7 +13,14 @@ from typing import Annotated, Any
 import typer
 
 import byov
-from byov.cache.layout import EVENTS_NAME, FRAMES_NAME, MOMENTS_NAME, SHEET_NAME, SUMMARY_NAME
+from byov.cache.layout import (
+    EVENTS_NAME,
+    FRAMES_NAME,
+    MOMENTS_NAME,
+    REVIEW_NAME,
+    SHEET_NAME,
+    SUMMARY_NAME,
+)
 from byov.cache.runs import choose_run
 from byov.cli import videos as cli_videos
 from byov.cli.app import FAILED, App
@@ -37,7 +44,7 @@ from byov.cli.terminal import PROGRESS, note, note_unfinished, print_rows
 from byov.data.dataset import Video
 from byov.data.own_videos import read_labels
 from byov.data.video import MAX_PIXELS, DecodingPolicy
-from byov.progress import Stop, never
+from byov.progress import Stop, Stoppable, never
 from byov.records import View
 from byov.text import pluralize, printable
 
@@ -72,6 +79,9 @@ def annotate(
         str | None,
         typer.Option(metavar="VIDEO@TIME", help="Find a moment, such as a.mp4@3.2s or a.mp4@48f."),
     ] = None,
+    review: Annotated[
+        bool, typer.Option("--review/--no-review", help="Write a page to check the events on.")
+    ] = True,
     view: Annotated[
         View | None,
         typer.Option(help="Camera view of the videos.", show_default="from the path, else ego"),
@@ -98,7 +108,8 @@ def annotate(
     Without labels, only progress is estimated.
 
     Writes annotations.csv (events, to edit and to pass to byov-extract --manifest), frames.csv
-    (every frame), annotations.json (confidence, and what to check) and captions/ (subtitles).
+    (every frame), annotations.json (confidence, and what to check), captions/ (subtitles) and
+    review.html (a page to check and correct events).
     """
     cli_videos.keep_freed_memory()
     started = time.monotonic()
@@ -108,7 +119,9 @@ def annotate(
     if not listed:
         raise UsageError(f"{videos[0]}: no videos in this folder.")
     folder = out.parent if is_table else out
-    names = (MOMENTS_NAME, SHEET_NAME) if find else (EVENTS_NAME, SUMMARY_NAME, FRAMES_NAME)
+    names = [MOMENTS_NAME, SHEET_NAME] if find else [EVENTS_NAME, SUMMARY_NAME, FRAMES_NAME]
+    if review and not find:
+        names.append(REVIEW_NAME)
     outputs = [out] if is_table else [folder / name for name in names]
     check_outputs(outputs, [video.path for video in listed], overwrite=overwrite)
     root = _common_folder(listed)
@@ -140,9 +153,19 @@ def annotate(
                 "failures": annotated.failures,
             }
         frames_path = out if is_table else folder / FRAMES_NAME
-        return byov.write_annotations(
+        summary = byov.write_annotations(
             annotated, frames_path, None if is_table else folder, root=root
         )
+        has_order = annotated.annotator.is_ordered or not summary["phases"]
+        if review and has_order and not is_table:
+            summary["reviewed"] = byov.write_review(
+                annotated,
+                summary,
+                folder / REVIEW_NAME,
+                root=root,
+                progress=Stoppable(PROGRESS, stop),
+            )
+        return summary
 
     summary = (
         interruptible(work, RESUME) if cluster_options is None else run_stoppable(work, RESUME)
@@ -209,3 +232,8 @@ def _print_summary(summary: dict[str, Any], out: Path, root: Path) -> None:
     print(printable(f"{out / EVENTS_NAME}: events; use them for training with"))
     print(printable(f"  byov-extract --manifest {out / EVENTS_NAME} --videos {root}"))
     print(printable(f"{out / FRAMES_NAME}: every frame"))
+    if "reviewed" in summary:
+        count = summary["reviewed"]
+        total = len(videos)
+        shown = f" ({count} of {pluralize(total, 'video')})" if count < total else ""
+        print(printable(f"{out / REVIEW_NAME}: check and correct the events in a browser{shown}"))

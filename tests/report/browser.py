@@ -24,7 +24,17 @@ OPTIONS = (
     "--hide-scrollbars",
     "--remote-debugging-pipe",
 )
-KEY_CODES = {" ": 32, "m": 77, "End": 35, "ArrowLeft": 37, "ArrowRight": 39, "ArrowDown": 40}
+KEY_CODES = {
+    " ": 32,
+    "m": 77,
+    "s": 83,
+    "Enter": 13,
+    "End": 35,
+    "ArrowLeft": 37,
+    "ArrowUp": 38,
+    "ArrowRight": 39,
+    "ArrowDown": 40,
+}
 
 
 class Browser:
