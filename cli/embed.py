@@ -137,11 +137,7 @@ def _targets(
         if file_format not in (None, out.suffix.lower()[1:]):
             raise UsageError(f"-o {out} contradicts --format {file_format}. Omit --format.")
         return {out: sources[0][0]}
-    if (
-        len(sources) == 1
-        and not out.is_dir()
-        and re.fullmatch(r"\.[A-Za-z][A-Za-z0-9]{1,4}", out.suffix)
-    ):
+    if not out.is_dir() and re.fullmatch(r"\.[A-Za-z][A-Za-z0-9]{1,9}", out.suffix):
         raise UsageError(
             f"-o {out}: the output must be a {' or '.join(SUFFIXES)} file or a folder."
         )

@@ -1,8 +1,8 @@
 """LeRobot dataset reader for v2.0 and v2.1 (one file per episode and camera) and v3.0 (many
 episodes per file).
 
-One camera is the ego view and another the exo view; the two videos of an episode are a pair. Videos
-have no labels.
+One camera is the ego view and another the exo view; the two videos of an episode are a pair. A
+single camera can be read, too. Videos have no labels.
 """
 
 import logging
@@ -82,6 +82,11 @@ class LeRobotInfo(_Metadata):
         cameras = {key: feature for key, feature in self.features.items() if feature.is_camera}
         return {key: feature.frame_size for key, feature in cameras.items()}
 
+    @property
+    def listed_cameras(self) -> str:
+        """Camera keys with their frame sizes, for error messages."""
+        return ", ".join(f"{key} ({size})" for key, size in self.cameras.items())
+
 
 class _Clip(_Metadata):
     chunk_index: _Index
@@ -92,16 +97,17 @@ class _Clip(_Metadata):
 class _EpisodeRow(_Metadata):
     episode_index: _Index
     tasks: list[str] | None = None
-    length: Annotated[int, Field(ge=1)] = 1  # number of frames, in v3.0
+    length: Annotated[int, Field(ge=1)]  # number of frames
     clips: dict[str, _Clip] = Field({})  # by camera key, in v3.0
 
 
 @dataclass(frozen=True, eq=False)  # hashed by identity
 class Episode:
-    """An episode: its tasks, and the video file and segment of each camera."""
+    """An episode: its tasks and number of frames, and the video file and segment of each camera."""
 
     index: int
     tasks: tuple[str, ...]
+    length: int
     videos: Mapping[str, tuple[Path, FileSegment]]
 
     @property
@@ -110,7 +116,7 @@ class Episode:
 
 
 class LeRobot(DatasetReader):
-    """Reader of LeRobot datasets with one camera as the ego view and another as the exo view."""
+    """Reader of LeRobot datasets, with one camera as the ego view, the exo view or one as each."""
 
     name = "lerobot"
     summary = "Folder of a LeRobot dataset (v2.0, v2.1 or v3.0)."
@@ -135,26 +141,19 @@ class LeRobot(DatasetReader):
     def read(self, folder: Path, _progress: Progress = NO_PROGRESS) -> Dataset:
         """Read the episodes with a usable video; unusable videos are skipped."""
         root = folder
-        ego = self.ego
-        exo = self.exo
-        info = _read_info(root)
-        cameras = info.cameras
-        listed = ", ".join(f"{key} ({size})" for key, size in cameras.items())
-        if len(cameras) == 1:
+        info = read_info(root)
+        chosen: dict[View, str | None] = {"ego": self.ego, "exo": self.exo}
+        keys = {view: key for view, key in chosen.items() if key is not None}
+        unknown = [f"no camera {key!r}. " for key in keys.values() if key not in info.cameras]
+        if unknown or not keys or self.ego == self.exo:
             raise DatasetError(
-                f"{root} has only one camera, {listed}. byov needs an ego and an exo camera."
+                f"{root}: {''.join(unknown[:1])}Choose a camera with --ego KEY or --exo KEY, or "
+                f"one with each, from {info.listed_cameras}."
             )
-        unknown = [f"no camera {key!r}. " for key in (ego, exo) if key and key not in cameras]
-        if unknown or ego is None or exo is None or ego == exo:
-            raise DatasetError(
-                f"{root}: {''.join(unknown[:1])}Choose two cameras with --ego KEY and --exo KEY "
-                f"from {listed}."
-            )
-        keys: dict[View, str] = {"ego": ego, "exo": exo}
         episodes = _of_task(root, list(read_episodes(root, info, tuple(keys.values()))), self.task)
         usable = _usable_videos(root, episodes)
         views = {
-            episode: [view for view in VIEWS if (episode, keys[view]) in usable]
+            episode: [view for view, key in keys.items() if (episode, key) in usable]
             for episode in episodes
         }
         shuffled = [
@@ -190,11 +189,12 @@ class LeRobot(DatasetReader):
             f"{len(episodes)}"
         )
         dataset = Dataset(root.resolve().name, root, tuple(videos))
-        require_views(dataset, ("train",))
+        if len(keys) == len(VIEWS):
+            require_views(dataset, ("train",))
         return dataset
 
 
-def _read_info(root: Path) -> LeRobotInfo:
+def read_info(root: Path) -> LeRobotInfo:
     """Read meta/info.json, and check that the videos can be read."""
     path = root / "meta" / "info.json"
     try:
@@ -239,7 +239,7 @@ def read_episodes(root: Path, info: LeRobotInfo, keys: Sequence[str]) -> Iterato
                 fields |= {"episode_chunk": chunk, "chunk_index": chunk}
             name = _expand(info.video_path or "", fields, root)
             videos[key] = path_inside(root, name, f"{root}: video_path"), segment
-        yield Episode(row.episode_index, tuple(row.tasks or ()), videos)
+        yield Episode(row.episode_index, tuple(row.tasks or ()), row.length, videos)
 
 
 def _expand(template: str, fields: Mapping[str, Any], root: Path) -> str:

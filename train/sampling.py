@@ -234,7 +234,7 @@ def draw_pair(
     or from any two videos ("any").
     """
     pick = (
-        pick_views(videos, "--pairs views needs both views")
+        pick_views(videos, "--pairs views needs both views (--pairs any does not)")
         if pairs == "views"
         else pick_any_two(videos)
     )

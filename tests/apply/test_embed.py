@@ -132,6 +132,8 @@ def test_inputs_are_never_overwritten(byov_embed, videos, tmp_path):
         (("one.mp4", "two.mp4", "-o", "a.h5"), "2 videos"),
         (("one.mp4", "-o", "a.h5", "--format", "npz"), "--format npz"),
         (("one.mp4", "-o", "a.npy"), ".h5 or .npz"),
+        (("one.mp4", "-o", "a.parquet"), ".h5 or .npz"),
+        (("one.mp4", "two.mp4", "-o", "a.parquet"), ".h5 or .npz"),
         (("none.mp4", "-o", "a.h5"), "none.mp4"),
         ((".", "-o", "a.h5"), "4 videos"),
         (("empty", "-o", "out"), "no videos"),

@@ -10,7 +10,7 @@ from pyarrow import parquet
 from tests.factories import gray_images, write_file, write_video
 
 from byov.data.dataset import WHOLE_FILE, FileSegment
-from byov.data.lerobot import LeRobot, _read_info, read_episodes
+from byov.data.lerobot import LeRobot, read_episodes, read_info
 from byov.data.video import FrameReader, probe
 from byov.errors import DatasetError
 
@@ -102,6 +102,15 @@ def test_episodes_are_pairs_of_the_two_cameras(make, version):
     assert splits == [video.split for video in read(root).videos[::2]]
 
 
+@pytest.mark.parametrize("view", ["ego", "exo"])
+def test_one_camera_is_enough(make, view):
+    root = make("v2.1")
+    videos = read(root, **({"ego": None, "exo": None} | {view: TOP})).videos
+    assert [video.id for video in videos] == [f"episode_{i:06d}-{view}" for i in range(5)]
+    assert {(video.view, video.pair) for video in videos} == {(view, None)}
+    assert sorted(video.split for video in videos) == ["test", "train", "train", "train", "val"]
+
+
 def test_a_task_is_chosen_by_its_text(make):
     root = make("v2.1", ["pour milk", "open the door", "open the door", "pour water"])
     with pytest.raises(
@@ -134,10 +143,9 @@ def test_missing_and_black_videos_are_skipped_and_logged(make, caplog):
 @pytest.mark.parametrize(
     ("changes", "settings", "message"),
     [
-        ({}, {"ego": None}, rf"--ego KEY and --exo KEY from {WRIST} \(64x48\), {TOP} \(64x48\)\."),
+        ({}, {"ego": None, "exo": None}, rf"from {WRIST} \(64x48\), {TOP} \(64x48\)\."),
         ({}, {"exo": "top"}, f"no camera 'top'.*{TOP}"),
-        ({}, {"exo": WRIST}, "Choose two cameras"),
-        ({"features": {TOP: {"dtype": "video", "shape": [48, 64, 3]}}}, {}, "only one camera"),
+        ({}, {"exo": WRIST}, "Choose a camera"),
         ({"codebase_version": "v1.6"}, {}, r"version v1\.6\. byov reads .*v2\.0, v2\.1, v3\.0"),
         ({"codebase_version": None}, {}, "convert it"),
         ({"video_path": None}, {}, "without videos"),
@@ -263,7 +271,7 @@ def test_damaged_metadata(make):
 )
 def test_real_episodes(name, key, episode, frames):
     root = SHARED / name
-    episodes = {each.index: each for each in read_episodes(root, _read_info(root), [key])}
+    episodes = {each.index: each for each in read_episodes(root, read_info(root), [key])}
     path, segment = episodes[episode].videos[key]
     assert probe(path, segment).frames == frames
     assert (

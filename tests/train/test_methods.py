@@ -12,7 +12,8 @@ from torch import Tensor
 from byov.cache.features import SMALLEST_DEVIATION, standardize
 from byov.cache.hdf5 import read_array
 from byov.errors import TrainError
-from byov.train.methods.base import Method, build_method
+from byov.train.feature_store import FeatureStore, open_training_data
+from byov.train.methods.base import Method, build_method, training_batches
 from byov.train.methods.byov import Byov
 from byov.train.methods.timeline import Timeline
 from byov.train.registry import METHODS, config_class, resolve
@@ -339,3 +340,34 @@ def test_sampling_settings_change_the_clips(make_method, training_data, method, 
     expected = drawn()
     for setting, value in changes.items():
         assert drawn(**{setting: value}) != expected, setting
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "message"),
+    [
+        ("timeline", {}, None),
+        ("tcn", {}, None),
+        ("carl", {}, None),
+        ("tcc", {}, None),
+        ("gta", {}, None),
+        ("ae2-alignment", {}, None),
+        ("byov", {"pairs": "any"}, None),
+        ("byov", {}, "no ego video.*--pairs any"),
+        ("tcn", {"tcn": "unpaired"}, "no ego video.*--tcn single"),
+        ("actor-observer", {}, "no ego and exo videos of the same performance"),
+    ],
+)
+def test_one_view_is_enough_unless_the_method_compares_views(
+    make_method, make_cache, method, settings, message
+):
+    videos = {("train", "exo", name): 20 for name in ("a", "b", "c")}
+    data = open_training_data(make_cache(videos, phases=()), None, None, 0.3)
+    model = make_method(method, width=data.width, **settings)
+    store = FeatureStore(data, data.split("train"), 2**30)
+    if message:
+        with pytest.raises(TrainError, match=message):
+            training_batches(model, data.split("train"), store, model.config)
+    else:
+        batches = training_batches(model, data.split("train"), store, model.config)
+        losses, _ = step(model, batches.batch(0))
+        assert np.isfinite(losses["loss"])

@@ -111,7 +111,9 @@ class Tcn(BackboneMethod):
                 videos, "--tcn multi needs them (--tcn unpaired does not)"
             )
         else:
-            pick = sampling.pick_views(videos, "--tcn unpaired needs both views")
+            pick = sampling.pick_views(
+                videos, "--tcn unpaired needs both views (--tcn single does not)"
+            )
         # As in the TCN authors' code, all frames come from a part of at most 580 frames.
         span = 580 if self.view == "multi" else LARGEST
         return Sampler(
