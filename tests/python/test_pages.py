@@ -234,6 +234,14 @@ def test_other_pages(namespace, page, name):
     assert name in namespace
 
 
+@pytest.mark.usefixtures("project")
+def test_annotate_page(namespace):
+    small = {"latent": 32, "frames": 8, "clips": 4, "epochs": 1}
+    byov.train_run("demo-timeline", method="timeline", **small)
+    assert run_page("annotate.md", namespace) == 1
+    assert len(namespace["events"]) == len(namespace["annotation"].phase_names) - 1
+
+
 def test_all_pages_with_python_are_tested():
     pages = {
         page.name
@@ -241,7 +249,7 @@ def test_all_pages_with_python_are_tested():
         if blocks(page.read_text(encoding="utf-8"), "python")
     }
     pages -= {"architecture.md", "live.md", "sweeps.md"}  # tested elsewhere
-    assert pages <= {"python.md", "cache.md", "training.md"}
+    assert pages <= {"annotate.md", "python.md", "cache.md", "training.md"}
     assert not blocks((ROOT / "README.md").read_text(encoding="utf-8"), "python")
 
 
