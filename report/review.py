@@ -52,6 +52,12 @@ def write_review(
 
     Returns:
         Number of videos on the page.
+
+    >>> videos = byov.list_videos([Path("datasets/demo/test")])
+    >>> annotated = byov.AnnotatedVideos(byov.load_run("demo-byov"), videos, Path("cache"))
+    >>> summary = byov.write_annotations(annotated, Path("annotations/frames.csv"))
+    >>> write_review(annotated, summary, Path("annotations/review.html")) == len(videos)
+    True
     """
     if videos.annotator.phase_names and not videos.annotator.is_ordered:
         raise ApplyError(f"{page}: pages for phases in any order are not supported.")

@@ -360,6 +360,7 @@ def test_the_next_video_to_label_is_uncertain_but_usual():
     ]
     assert label_next(videos) == "uncertain"
     assert label_next(videos[:2]) is None
+    assert label_next(videos, has_phases=False) == "certain"
 
 
 def test_windows_with_a_large_mismatch_are_no_occurrences():

@@ -20,6 +20,7 @@ from byov.cli.annotate import main as annotate_main
 from byov.cli.extract import main as extract_main
 from byov.data.dataset import WHOLE_FILE, FileSegment, Video
 from byov.data.own_videos import read_labels
+from byov.data.video import FrameReader
 from byov.report.review import render_review, video_entries
 
 pytestmark = pytest.mark.slow
@@ -34,17 +35,20 @@ PIXEL = """(source => {
 })(each)"""
 
 
-def annotated(folder, name, frames, *, events=(), problems=(), segment=WHOLE_FILE, phases=PHASES):
-    """Write a video whose left half has a gray level per frame, and annotate it; `events` are pairs
-    of frame and confidence.
+def annotated(
+    folder, name, frames, *, start=0, events=(), problems=(), segment=WHOLE_FILE, phases=PHASES
+):
+    """Write a video whose left half has a gray level per frame, and annotate its frames from
+    `start` on; `events` are pairs of frame and confidence.
     """
-    count = frames if segment == WHOLE_FILE else int(segment.end - segment.start)
+    total = frames if segment == WHOLE_FILE else int(segment.end - segment.start)
+    count = total - start
     path = folder / f"{name}.mp4"
     write_video(path, make_frames(frames), options={"crf": "8", "preset": "ultrafast"}, fps=FPS)
-    times = np.arange(count) / FPS
+    times = np.arange(total) / FPS
     annotation = Annotation(
-        0,
-        times,
+        start,
+        times[start:],
         np.linspace(0, 1, count) ** 2,
         np.zeros(count, np.int64),
         np.full(count, 0.8),
@@ -207,6 +211,20 @@ def test_saved_labels_are_read_by_byov(tab, tmp_path):
     assert phases == (0,) * 5 + (1,) * 10 + (2,) * 15
 
 
+def test_frames_of_an_occurrence_count_from_its_start(open_review, tmp_path):
+    tab = open_review([annotated(tmp_path, "long", 40, start=10, events=[(18, 0.3), (30, 0.6)])])
+    assert events(tab) == [8, 20]
+    assert shown_frame(tab) == 18
+    tab.press("ArrowRight")
+    table = tmp_path / "labels.csv"
+    table.write_text(saved(tab), encoding="utf-8")
+    (video,) = read_labels(table, tmp_path).videos
+    assert video.events == (9, 20)
+    reader = FrameReader(video.path, segment=video.segment)
+    grays = [image[30, 10, 0] for image, _ in reader.images()]
+    assert grays == pytest.approx([gray_of(frame) for frame in range(10, 40)], abs=2)
+
+
 def test_only_checked_videos_are_saved_unless_all_are_included(tab):
     tab.click("#list li:nth-child(2) input")
     rows = list(csv.DictReader(saved(tab).splitlines()))
@@ -231,7 +249,7 @@ def test_marks_survive_closing_the_page(tab):
 def test_labels_are_created_from_nothing(open_review, tmp_path):
     videos = [annotated(tmp_path, name, 30, phases=()) for name in ("one", "two")]
     tab = open_review(videos, phases=(), label_next="two")
-    assert tab.text("#advice p") == "Label two next: it looks most like the training videos."
+    assert tab.text("#advice p") == "Label two\nfirst: it looks most like the training videos."
     tab.press("ArrowRight")  # shows another frame
     assert shown_frame(tab) == 1
     assert tab.each("#confirm", "each.disabled") == [True]
