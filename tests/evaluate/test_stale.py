@@ -108,7 +108,7 @@ def delete(pattern):
         pytest.param(replace_video("exo/test_exo_1"), EMBED, id="test video replaced"),
         pytest.param(replace_video("ego/train_ego_0"), TRAIN, id="train video replaced"),
         pytest.param(replace_video("exo/val_exo_0"), TRAIN, id="val video replaced"),
-        pytest.param(replace_all("merged/0.5"), f"{EXTRACT} --ratios 0.3", id="other ratios"),
+        pytest.param(replace_all("merged/0.5"), "--ratios 0.3", id="other ratios"),
         pytest.param(
             replace_all(encoder="other/encoder", encoder_sha256="cd" * 32),
             TRAIN,
