@@ -23,8 +23,8 @@ MEANS = "mean ± sample standard deviation over runs"
 PROTOCOL_NOTES = {
     "trimmed": (
         "trimmed: each video is replaced by two sub-clips of 30 to 60% of its length, embedded "
-        "separately; progression and Time only are relative to the sub-clip; sub-clips of one "
-        "video are not matched with each other"
+        "separately; Time only is relative to the sub-clip; sub-clips of one video are not matched "
+        "with each other"
     ),
     "online": (
         f"online: {PREFIXES_PER_VIDEO} frames of each video, each embedded from the frames up to "

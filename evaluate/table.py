@@ -6,6 +6,7 @@ event_error/{seconds,percent}/<labeled videos>/<direction>.
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -13,6 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from statistics import fmean, stdev
 from string import ascii_lowercase
+from textwrap import wrap
 from typing import Any, Literal
 
 from byov.cache.atomic import write_text
@@ -40,6 +42,7 @@ AHEAD = (
     "initialization"
 )
 PUBLISHED = "published in the paper, not measured here"
+LATEX_TITLE_WIDTH = 34  # characters; longer row titles continue on the next line
 _LATEX = {
     "\\": r"\textbackslash{}",
     "^": r"\textasciicircum{}",
@@ -341,9 +344,11 @@ class Table:
         """Return a Markdown table with title, footnotes and notes."""
 
         def line(name: str, cells: Sequence[Cell]) -> str:
-            return (
-                "| " + " | ".join([name, *(cell.line + _sup(cell.mark) for cell in cells)]) + " |"
-            )
+            texts = [
+                (f"**{cell.line}**" if cell.is_best else cell.line) + _sup(cell.mark)
+                for cell in cells
+            ]
+            return "| " + " | ".join([name, *texts]) + " |"
 
         lines = [
             f"**{_markdown_text(self.title)}**",
@@ -363,14 +368,27 @@ class Table:
         return "\n".join(lines).rstrip() + "\n"
 
     def to_latex(self) -> str:
-        """Return a LaTeX table environment, which needs the booktabs package."""
+        """Return a LaTeX table over the width of the page, with the best values in bold.
+
+        It needs the packages booktabs and graphicx. The label is derived from the title, such as
+        `tab:demo-test-split-standard-protocol-phase-tasks`.
+        """
 
         def line(name: str, cells: Sequence[Cell]) -> str:
-            texts = [
-                _latex_text(cell.line) + (f"$^{{{cell.mark}}}$" if cell.mark else "")
-                for cell in cells
+            texts = [_latex_text(cell.line) for cell in cells]
+            shown = [
+                (rf"\textbf{{{text}}}" if cell.is_best else text)
+                + (f"$^{{{cell.mark}}}$" if cell.mark else "")
+                for text, cell in zip(texts, cells, strict=True)
             ]
-            return " & ".join([_latex_text(name), *texts]) + r" \\"
+            return " & ".join([_latex_text(name), *shown]) + r" \\"
+
+        def row_line(row: Row, cells: Sequence[Cell]) -> str:
+            title, *lines = wrap(row.name, LATEX_TITLE_WIDTH) or [""]
+            empty = [Cell("")] * len(cells)
+            # Continuation lines of a long title are rows of their own, indented.
+            more = [r"\quad " + line(rest, empty) for rest in lines]
+            return "\n".join([line(title, cells), *more])
 
         groups = []
         rules = []
@@ -380,34 +398,43 @@ class Table:
             rules.append(rf"\cmidrule(lr){{{first}-{first + width - 1}}}")
             first += width
         lines = [
-            r"\begin{table}",
+            r"\begin{table*}",
             r"\centering",
             rf"\caption{{{_latex_text(self.title)}}}",
+            rf"\label{{tab:{self._label}}}",
+            # Shrink the table if it is wider than the page.
+            r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
             rf"\begin{{tabular}}{{l{'c' * len(self.columns)}}}",
             r"\toprule",
             " & ".join(["", *groups]) + r" \\",
             " ".join(rules),
             line("Method", [Cell(column.heading) for column in self.columns]),
             r"\midrule",
-            *(line(row.name, cells) for row, cells in self.measured),
+            *(row_line(row, cells) for row, cells in self.measured),
         ]
         if self.published:
             lines += [
                 r"\midrule",
                 rf"\multicolumn{{{1 + len(self.columns)}}}{{l}}{{\textit{{{PUBLISHED}}}}} \\",
-                *(line(f"{row.name} (published)", cells) for row, cells in self.published),
+                *(row_line(row, cells) for row, cells in self.published),
             ]
         lines += [
             r"\bottomrule",
-            r"\end{tabular}",
+            r"\end{tabular}}",
             *(
                 rf"\par\footnotesize $^{{{mark}}}$ {_latex_text(text)}"
                 for text, mark in self.footnotes.items()
             ),
             *(rf"\par\footnotesize {_latex_text(note)}" for note in self.notes),
-            r"\end{table}",
+            r"\end{table*}",
         ]
         return "\n".join(lines) + "\n"
+
+    @property
+    def _label(self) -> str:
+        """Name of the table in lower case with hyphens, without the numbers of videos."""
+        name = re.sub(r"\([^()]*\)$", "", self.title)
+        return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def write_results(
@@ -417,7 +444,7 @@ def write_results(
     texts = {
         folder / f"{stem}.json": json.dumps(results, indent=1, ensure_ascii=False) + "\n",
         folder / f"{stem}.md": "\n".join(table.to_markdown() for table in tables),
-        folder / f"{stem}.tex": "% \\usepackage{booktabs}\n"
+        folder / f"{stem}.tex": "% \\usepackage{booktabs,graphicx}\n"
         + "\n".join(table.to_latex() for table in tables),
     }
     for path, text in texts.items():

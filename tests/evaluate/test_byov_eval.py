@@ -279,7 +279,7 @@ def test_trimmed_protocol_is_skipped_without_sub_clips_unless_requested(
 ):
     write_run("first", trimmed=False)
     assert evaluated("--task", "all")["protocols"].keys() == {"standard"}
-    code, _, err = byov_eval("--task", "tau", "--protocol", "trimmed")
+    code, _, err = byov_eval("--task", "retrieval", "--protocol", "trimmed")
     assert code == 2
     assert "byov-train --run first --embed-only" in err
 

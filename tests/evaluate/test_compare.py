@@ -76,10 +76,7 @@ def test_tasks_and_options_follow_from_the_dataset(manifest):
         task for task in TASKS if task != "few-shot"
     )
     assert choose_scope(manifest).protocols == ("standard", "trimmed", "online")
-    assert choose_scope(replace(manifest, phases=())).protocols == (
-        "standard",
-        "trimmed",
-    )
+    assert choose_scope(replace(manifest, phases=())).protocols == ("standard",)
     assert choose_scope(replace(manifest, phases=(), actions=("run",))).protocols == ("standard",)
     assert dataset_options("pour_liquid", EvaluationOptions()).time_column
     assert not dataset_options("pour_milk", EvaluationOptions()).time_column

@@ -69,8 +69,8 @@ def test_published_rows_are_set_apart():
     shown = table(row(), published, elsewhere)
     assert [one.name for one, _ in shown.published] == ["AE2"]
     assert [cell.text for cell in shown.published[0][1]] == ["66.23"] + ["-"] * 7
-    for text in (shown.to_markdown(), shown.to_latex()):
-        assert text.index(PUBLISHED) < text.index("AE2 (published)")
+    for text, name in ((shown.to_markdown(), "AE2 (published)"), (shown.to_latex(), "AE2 &")):
+        assert text.index(PUBLISHED) < text.index(name)
 
 
 def test_notes_of_columns_come_first_and_once():
@@ -135,6 +135,23 @@ def test_latex_has_equal_cells_in_every_line_and_escapes_names():
     assert r"a\_b \& \{c\} \textbackslash{}d \textasciitilde{}\textasciicircum{}" in text
     assert r"\caption{50\% \& more}" in text
     assert text.count("{") == text.count("}")
+
+
+def test_latex_and_markdown_set_the_best_values_in_bold():
+    score = Score(0.5, deviation=0.01)
+    shown = table(row(value=0.4), row("best", scores={"classification/regular": score}))
+    assert r"best & \textbf{50.00 $\pm$ 1.00} & \textbf{50.00} &" in shown.to_latex()
+    assert "| best | **50.00 ± 1.00** | **50.00** |" in shown.to_markdown()
+
+
+def test_latex_tables_have_a_label_and_fit_the_page():
+    name = "demo-timeline: Timeline (efficientnet-lite0, frozen)"
+    text = table(row(name), title="demo, test split: Phase tasks (2 videos, 9 frames)").to_latex()
+    assert r"\label{tab:demo-test-split-phase-tasks}" in text
+    assert r"\resizebox" in text
+    lines = [line.partition(" &")[0] for line in text.splitlines() if "demo-timeline" in line]
+    assert lines == ["demo-timeline: Timeline"]
+    assert r"\quad (efficientnet-lite0, frozen) &" in text
 
 
 def test_control_characters_are_not_printed():
