@@ -195,12 +195,19 @@ def paper(
     small: Annotated[
         bool, experiment_option("--small", help="Small models, short training.")
     ] = False,
+    add: Annotated[
+        list[Path] | None,
+        experiment_option(
+            "--add",
+            help="Grid of your own methods, for the tables that compare methods; repeatable.",
+        ),
+    ] = None,
     *,
     options: _Options,
 ) -> None:
     """Reproduce the paper's tables."""
     names = [name.strip() for names in table or [] for name in names.split(",")]
-    choice = PaperChoice(tuple(dataset or ()), encoder, seeds, small)
+    choice = PaperChoice(tuple(dataset or ()), encoder, seeds, small, tuple(add or ()))
     plan = plan_paper(names, options.folders.features, choice)
     grids = [grid for table_grids in plan.values() for grid in table_grids]
     result = _sweep(plan_runs(grids, options.folders.features, allow_missing=True), options)

@@ -150,21 +150,27 @@ class PaperChoice:
     encoder: str | None = None
     seeds: int | None = None
     small: bool = False
+    added: tuple[Path, ...] = ()  # grids whose runs join the tables that compare methods
 
 
 def plan_paper(
     names: Sequence[str], features_dir: Path, choice: PaperChoice
 ) -> dict[str, list[RunGrid]]:
-    """Map the named tables (default: all) to their grids; raise SweepError if a table does not
-    exist.
+    """Map the named tables (default: all) to their grids, followed by the added grids; raise
+    SweepError if a table does not exist.
     """
     for name in names:
         if name not in PAPER_TABLES:
             raise SweepError(f"no table {name!r}; choose from {', '.join(PAPER_TABLES)}")
-    return {
+    plan = {
         name: [shipped_grid(file, features_dir, choice) for file in PAPER_TABLES[name].files]
         for name in names or PAPER_TABLES
     }
+    for path in choice.added:
+        for name, grids in plan.items():
+            if not PAPER_TABLES[name].is_ablation:
+                grids.append(added_grid(read_grid(path), grids[0], choice))
+    return plan
 
 
 def shipped_grid(name: str, features_dir: Path, choice: PaperChoice) -> RunGrid:
@@ -190,6 +196,24 @@ def shipped_grid(name: str, features_dir: Path, choice: PaperChoice) -> RunGrid:
     return replace(
         grid, source=f"{name}.toml", name=SMALL if choice.small else grid.name, blocks=tuple(blocks)
     )
+
+
+def added_grid(grid: RunGrid, shipped: RunGrid, choice: PaperChoice) -> RunGrid:
+    """Complete a user's grid with the datasets, encoder, seeds and scores of a table.
+
+    Datasets that are not in the table are left out. The other settings, and the seeds unless
+    `choice.seeds` is set, are those of the user's grid.
+    """
+    encoders = {block.values["dataset"][0]: block.values["encoder"] for block in shipped.blocks}
+    blocks = []
+    for block in grid.blocks:
+        for dataset in (name for name in encoders if name in block.values.get("dataset", encoders)):
+            values = {"encoder": encoders[dataset], "seed": shipped.blocks[0].values["seed"]}
+            values |= {**block.values, "dataset": [dataset]}
+            if choice.seeds is not None:
+                values["seed"] = list(range(choice.seeds))
+            blocks.append(replace(block, values=values))
+    return replace(grid, blocks=tuple(blocks), evaluation=shipped.evaluation)
 
 
 def _choose_encoder(default: str, features_dir: Path, dataset: str, choice: PaperChoice) -> str:

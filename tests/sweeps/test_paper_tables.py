@@ -135,6 +135,28 @@ def test_another_dataset_replaces_those_of_the_paper(features):
     assert {run.encoder_folder for run in only} == {"openai--clip-vit-base-patch16"}
 
 
+def test_an_added_grid_joins_the_tables_that_compare_methods(features, tmp_path):
+    own = tmp_path / "own.toml"
+    own.write_text(
+        'ratio = 0.3\n[[runs]]\ntitle = "Ours"\nmethod = "timeline"\n'
+        '[[runs]]\ntitle = "Milk only"\ndataset = "pour_milk"\nlr = 1e-3\nseed = [7]\n'
+        '[[runs]]\ntitle = "Elsewhere"\ndataset = "mine"\n'
+    )
+    runs = planned(features, "table-1", added=(own,))
+    assert titles(runs)[-1] == "Ours"
+    assert titles(runs, "pour_milk")[-2:] == ["Ours", "Milk only"]
+    ours = [run for run in runs if run.title == "Ours" and run.dataset == "break_eggs"]
+    assert [run.config.seed for run in ours] == [0, 1, 2, 3, 4]
+    assert {run.encoder for run in ours} == {CLIP}
+    assert {(run.scope.tasks, run.scope.protocols) for run in ours} == {
+        (runs[0].scope.tasks, runs[0].scope.protocols)
+    }
+    assert [run.config.seed for run in runs if run.title == "Milk only"] == [7]
+    assert "Ours" not in titles(planned(features, "latent", added=(own,)))
+    few = planned(features, "table-1", added=(own,), datasets=("pour_milk",), seeds=1)
+    assert [run.config.seed for run in few if run.title == "Milk only"] == [0]
+
+
 def test_invalid_choices_are_refused(features):
     with pytest.raises(SweepError, match="no table 'table-2'; choose from table-1, components"):
         plan_paper(["table-2"], features, PaperChoice())
