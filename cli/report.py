@@ -112,11 +112,9 @@ def report(
 
 def _note_missing(content: Content) -> None:
     reasons = {SECTIONS[name]: reason for name, reason in content.missing.items()}
-    lost = [
-        video.pictures.reason for video in content.videos if isinstance(video.pictures, Unavailable)
-    ]
+    lost = [video.clip.reason for video in content.videos if isinstance(video.clip, Unavailable)]
     if lost:
-        reasons[f"pictures of {len(lost)} of {len(content.videos)} videos"] = lost[0]
+        reasons[f"clips of {len(lost)} of {len(content.videos)} videos"] = lost[0]
     for reason in dict.fromkeys(reasons.values()):
         note(
             f"not in the report: {', '.join(name for name in reasons if reasons[name] == reason)} "

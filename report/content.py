@@ -5,6 +5,7 @@ Parts that cannot be shown are `Unavailable`, with the reason. Videos are given 
 `Content.videos`, and frames as indices into the video.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -18,6 +19,7 @@ from byov.records import UNLABELED
 
 SECTIONS = {  # attribute of Content → section of the page
     "vectors": "player and alignment",
+    "predictions": "predicted progress",
     "tables": "scores",
     "projection": "before and after training",
     "strips": "retrieval",
@@ -34,6 +36,7 @@ FIGURES = (
     "tokens_exo",
     "alignment",
     "failures",
+    "scores",
     "curves",
     "diagnostics",
     "softmax",
@@ -56,9 +59,18 @@ class Unavailable:
         return False
 
 
-Pictures = tuple[bytes, ...]  # encoded as JPEG
 # A query and its nearest frames in videos of the other view, nearest first.
 Strip = tuple["FrameRef", ...]
+
+
+@dataclass(frozen=True)
+class VideoClip:
+    """Frames of a video as an MP4 file, see `byov.report.clips`."""
+
+    mp4: bytes
+    width: int
+    height: int
+    stride: int  # the clip has every stride-th frame of the video
 
 
 @dataclass(frozen=True)
@@ -68,9 +80,11 @@ class ShownVideo:
     frames: int
     pts_seconds: NDArray[np.float64]  # (frames,)
     labels: tuple[int, ...] | None  # phase of each frame, or UNLABELED
-    samples: tuple[int, ...]  # frames with pictures and embeddings in the page, ascending
-    tau: float | None  # Kendall's tau, averaged over all pairs with this video
-    pictures: Pictures | Unavailable  # thumbnails of the samples
+    samples: tuple[int, ...]  # frames with embeddings in the page, ascending
+    clip: VideoClip | Unavailable
+    # Stills by frame, as JPEG: the middle frame, and all frames that other parts refer to. Empty if
+    # the clip is unavailable.
+    pictures: Mapping[int, bytes]
 
     def time(self, frame: int) -> str:
         return f"{self.pts_seconds[frame]:.2f} s"
@@ -79,6 +93,10 @@ class ShownVideo:
         return (
             None if self.labels is None or self.labels[frame] == UNLABELED else self.labels[frame]
         )
+
+    @property
+    def middle(self) -> int:
+        return self.frames // 2
 
     def phase_runs(self) -> list[tuple[int, int, int]]:
         """Return (first frame, end frame, phase) for each labeled segment."""
@@ -169,6 +187,59 @@ class RunVectors:
 
 
 @dataclass(frozen=True)
+class PredictedProgress:
+    """Progress of the action at each frame of a video, from 0 to 1, all of shape (T,)."""
+
+    reference: NDArray[np.float64]  # from the labels
+    clock: NDArray[np.float64]  # predicted from normalized time
+    runs: tuple[NDArray[np.float64], ...]  # predicted by each run
+
+    def errors(self) -> list[float]:
+        """Return the mean absolute error of the clock and of each run."""
+        return [float(np.abs(each - self.reference).mean()) for each in (self.clock, *self.runs)]
+
+
+@dataclass(frozen=True)
+class Opening:
+    """Pair of videos that the player shows first."""
+
+    video: int
+    frame: int
+    other: int
+    # Mean errors at the starts of phases, in seconds: of the aligned frames and of the clock. None
+    # without labels.
+    aligned_error: float | None = None
+    clock_error: float | None = None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a newcomer should know, in sentences."""
+
+    sentence: str
+    basis: str = ""  # how the numbers in the sentence were measured
+    compared: tuple[str, ...] = ()  # results of the compared runs
+    worse: tuple[str, ...] = ()  # where the run is worse than a baseline
+
+
+class ScoreBars(NamedTuple):
+    """Scores of several rows, as a group of bars."""
+
+    metric: str
+    protocol: str
+    setting: str
+    scores: tuple[float | None, ...]  # fractions, one per row
+
+
+@dataclass(frozen=True)
+class ScoreChart:
+    """Scores of the runs, the clock and the frozen features."""
+
+    rows: tuple[str, ...]
+    groups: tuple[ScoreBars, ...]
+
+
+@dataclass(frozen=True)
 class ProgressLabels:
     """Progress labels of a training video for the timeline method, and some frames of the video."""
 
@@ -186,8 +257,12 @@ class Content:
     split: str
     phases: tuple[str, ...]  # empty if there are no labels
     videos: tuple[ShownVideo, ...]
+    summary: Summary
+    opening: Opening
     verdict: str  # one sentence; "" if there is nothing to compare
+    predictions: tuple[PredictedProgress | None, ...] | Unavailable  # of each video, or empty
     tables: tuple[Table, ...] | Unavailable
+    chart: ScoreChart | None
     own_row: str  # name of this run's row in the tables
     curves: Curves | Unavailable
     projection: Projection | Unavailable

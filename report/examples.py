@@ -77,6 +77,11 @@ class SplitEmbeddings:
         first = self.frames.starts[video]
         return self.frames.embeddings[first : first + self.frames.lengths[video]]
 
+    @property
+    def by_video(self) -> list[NDArray[np.float32]]:
+        """Embeddings (T, D) of each video."""
+        return np.split(self.frames.embeddings, self.frames.starts[1:])
+
     def feature_header(self, video: int) -> Header:
         return video_header(self.feature_folder, self.segments[video].video)
 

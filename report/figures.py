@@ -91,6 +91,8 @@ def _figures(content: Content) -> Iterator[tuple[str, Figure]]:
 
 def draw_charts(content: Content) -> Iterator[tuple[str, Figure]]:
     """Yield the figures that are also shown on the page."""
+    if content.chart:
+        yield "scores", draw_scores(content.chart)
     if content.curves:
         yield "curves", draw_curves(content.curves)
         if content.curves.diagnostics:
@@ -101,6 +103,36 @@ def draw_charts(content: Content) -> Iterator[tuple[str, Figure]]:
         yield "softmax", draw_softmax(name, frame, content.failures.similarity)
     if content.progress:
         yield "progress", draw_progress(content.progress)
+
+
+def draw_scores(chart: parts.ScoreChart) -> Figure:
+    """Draw one panel per metric, with a group of bars for each protocol and setting."""
+    metrics = list(dict.fromkeys(group.metric for group in chart.groups))
+    columns = style.legend_columns(chart.rows)
+    height = 2.0 + LEGEND_ROW_INCHES * math.ceil(len(chart.rows) / columns)
+    figure = Figure(figsize=(PAGE_INCHES, height), layout="constrained")
+    width = 0.8 / len(chart.rows)
+    entries: Entries = []
+    for index, metric in enumerate(metrics, start=1):
+        axes = figure.add_subplot(1, len(metrics), index)
+        groups = [group for group in chart.groups if group.metric == metric]
+        places = np.arange(len(groups)) + 0.5 * (np.arange(len(groups)) // 2)  # pairs of groups
+        for number, name in enumerate(chart.rows):
+            heights = [100 * (group.scores[number] or 0.0) for group in groups]
+            offset = (number - (len(chart.rows) - 1) / 2) * width
+            color = style.ROWS[name] if name in style.ROWS else phase_color(3 * number)
+            bars = axes.bar(places + offset, heights, width, color=color)
+            if index == 1:
+                entries.append((bars.patches[0], name))
+        axes.set(ylabel=f"{metric} (%)", ylim=(0, 100))
+        axes.set_xticks(
+            places, [group.setting for group in groups], rotation=25, ha="right", fontsize=6
+        )
+        for pair, group in zip(places[::2] + 0.5, groups[::2], strict=True):
+            axes.text(pair, 101, group.protocol, ha="center", va="bottom", fontsize=6, color=FAINT)
+        style.tidy(axes)
+    legend(figure, entries, inches=3.0, loc="outside lower center", ncols=columns)
+    return figure
 
 
 def draw_curves(curves: parts.Curves) -> Figure:
@@ -377,9 +409,9 @@ def _grid_cell(
     content: Content, ref: FrameRef, caption: tuple[str, ...], border: str | None
 ) -> GridCell:
     video = content.videos[ref.video]
-    if not video.pictures or ref.frame not in video.samples:
+    if ref.frame not in video.pictures:
         return GridCell(None, caption, border)
-    jpeg = io.BytesIO(video.pictures[video.samples.index(ref.frame)])
+    jpeg = io.BytesIO(video.pictures[ref.frame])
     return GridCell(np.asarray(Image.open(jpeg, formats=["JPEG"]).convert("RGB")), caption, border)
 
 

@@ -1,12 +1,11 @@
-"""Pictures of video frames: find the source files, decode the frames, and encode them as JPEG or
-darken the tokens that are not selected.
+"""Pictures of video frames: find the source files, decode the frames, and encode them as clips or
+JPEG, or darken the tokens that are not selected.
 """
 
 import io
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from math import isqrt, sqrt
 from pathlib import Path
 
@@ -21,10 +20,10 @@ from byov.cache.layout import selected_tokens
 from byov.cache.manifest import read_sources
 from byov.data.dataset import WHOLE_FILE, FileSegment, parse_source
 from byov.data.video import DecodingPolicy, FrameReader
-from byov.device import usable_cores
 from byov.errors import CacheError, VideoError
 from byov.records import VIEWS
-from byov.report.content import Pictures, ProgressLabels, TokenSelection, Unavailable
+from byov.report.clips import ClipWriter
+from byov.report.content import ProgressLabels, TokenSelection, VideoClip
 from byov.report.examples import SplitEmbeddings, centers
 from byov.train.feature_store import FeatureStore, open_training_data
 from byov.train.progress import aligned_progress
@@ -32,15 +31,13 @@ from byov.train.progress import aligned_progress
 # maximum size of a thumbnail in pixels
 MAX_SIDE = 400
 MAX_AREA = 400 * 300
-BYTES_PER_PIXEL = 0.1  # low estimate for JPEG; larger thumbnails are scaled down
-MIN_SCALE = 0.1
 QUALITY = 72  # JPEG quality
 TOKEN_RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
 DARKENED = 0.15  # brightness of excluded patches
 PROGRESS_FRAMES = 8
 PROGRESS_PICTURE_PX = 160 * 120
 PRELOADED_BYTES = 1 << 30
-Pixels = NDArray[np.uint8]  # (n, height, width, 3)
+Pixels = NDArray[np.uint8]  # (height, width, 3)
 
 
 class SourceVideos:
@@ -72,12 +69,12 @@ class SourceVideos:
                 problem = "has changed since it was extracted. Extract it again with byov-extract."
         raise CacheError(f"{name} {problem}")
 
-    def decode(self, header: Header, frames: Sequence[int], area: int) -> Pixels:
+    def read(self, header: Header, frames: Sequence[int], area: int) -> Iterator[Pixels]:
         """Decode frames of the video that a feature file was extracted from; see
-        `decode_frames`.
+        `read_frames`.
         """
         source = header.provenance
-        return decode_frames(
+        return read_frames(
             self.find(source.video, source),
             frames,
             area,
@@ -86,14 +83,14 @@ class SourceVideos:
         )
 
 
-def decode_frames(
+def read_frames(
     path: Path,
     frames: Sequence[int],
     area: int = MAX_AREA,
     *,
     truncated: bool = False,
     segment: FileSegment = WHOLE_FILE,
-) -> Pixels:
+) -> Iterator[Pixels]:
     """Decode frames of a segment, in ascending order, and scale all of them to the thumbnail size
     of the first.
 
@@ -101,7 +98,7 @@ def decode_frames(
         CacheError: If the file is too short or damaged; `truncated` accepts a file that was
             truncated at extraction.
     """
-    pixels: list[NDArray[np.uint8]] = []
+    remaining = deque(frames)
     first = 0
     size = (0, 0)
     # Corrupt frames are kept because they were already accepted during extraction.
@@ -109,66 +106,54 @@ def decode_frames(
     reader = FrameReader(path, segment=segment, policy=policy)
     try:
         for block in reader.blocks():
-            for frame in (frame for frame in frames if first <= frame < first + len(block.pixels)):
-                image = Image.fromarray(block.pixels[frame - first])
-                size = (
-                    size
-                    if pixels
-                    else thumbnail_size(image.width * reader.pixel_aspect, image.height, area)
-                )
-                pixels.append(
-                    np.asarray(image.resize(size, Image.Resampling.LANCZOS, reducing_gap=3.0))
-                )
+            while remaining and remaining[0] < first + len(block.pixels):
+                image = Image.fromarray(block.pixels[remaining.popleft() - first])
+                if size == (0, 0):
+                    width = image.width * reader.pixel_aspect
+                    size = thumbnail_size(width, image.height, area)
+                yield np.asarray(image.resize(size, Image.Resampling.LANCZOS, reducing_gap=3.0))
+            if not remaining:
+                return
             first += len(block.pixels)
-            if len(pixels) == len(frames):
-                return np.stack(pixels)
     except (VideoError, OSError) as error:
         raise CacheError(str(error).replace(str(path), path.name)) from None
-    raise CacheError(f"{path.name} has {first} frames, but frame {frames[len(pixels)]} is needed.")
+    raise CacheError(f"{path.name} has {first} frames, but frame {remaining[0]} is needed.")
+
+
+def encode_video(
+    frames: Iterable[tuple[int, Pixels]], stride: int, stills: Collection[int], frame_bytes: int
+) -> tuple[VideoClip, dict[int, Pixels]]:
+    """Encode every stride-th frame as a clip, and return it with the pixels of the stills.
+
+    Args:
+        frames: Frame numbers and pixels (height, width, 3), in ascending order.
+        stride: Distance between the frames of the clip.
+        stills: Frames to return.
+        frame_bytes: Maximum mean size of a frame in the clip.
+    """
+    writer = None
+    shown = {}
+    for frame, pixels in frames:
+        if writer is None:
+            height, width = pixels.shape[:2]
+            writer = ClipWriter(width, height, frame_bytes)
+        if frame % stride == 0:
+            writer.add(pixels)
+        if frame in stills:
+            shown[frame] = pixels
+    assert writer is not None, "videos have at least one frame"
+    return VideoClip(writer.finish(), width, height, stride), shown
 
 
 def thumbnail_size(width: float, height: float, area: int = MAX_AREA) -> tuple[int, int]:
     """Return the (width, height) of a thumbnail, limited by MAX_SIDE, `area` and the size of the
-    frame.
+    frame. Both are even, as H.264 requires.
 
-    >>> thumbnail_size(640, 480), thumbnail_size(640, 640), thumbnail_size(100, 50)
-    ((400, 300), (346, 346), (100, 50))
+    >>> thumbnail_size(640, 480), thumbnail_size(640, 640), thumbnail_size(100, 51)
+    ((400, 300), (346, 346), (100, 52))
     """
     scale = min(1.0, MAX_SIDE / max(width, height), sqrt(area / (width * height)))
-    return max(1, round(width * scale)), max(1, round(height * scale))
-
-
-def thumbnail_area(frames: int, picture_bytes: int) -> int:
-    """Return the number of pixels per thumbnail for which all frames should fit into
-    `picture_bytes` as JPEG.
-    """
-    return max(min(MAX_AREA, int(picture_bytes / max(frames, 1) / BYTES_PER_PIXEL)), 1)
-
-
-def encode_pictures(
-    videos: Sequence[Pixels | Unavailable], picture_bytes: int
-) -> list[Pictures | Unavailable]:
-    """Encode the frames of all videos as JPEG in at most `picture_bytes`, scaled down uniformly if
-    necessary.
-    """
-    scale = 1.0
-    while True:
-        with ThreadPoolExecutor(usable_cores()) as pool:
-            encoded = list(pool.map(partial(_encode, scale=scale), videos))
-        total = sum(len(jpeg) for pictures in encoded for jpeg in pictures or ())
-        if total <= picture_bytes or scale < MIN_SCALE:
-            return encoded
-        scale *= 0.95 * sqrt(picture_bytes / total)
-
-
-def _encode(pixels: Pixels | Unavailable, scale: float) -> Pictures | Unavailable:
-    if isinstance(pixels, Unavailable):
-        return pixels
-    size = tuple(max(1, round(side * scale)) for side in pixels.shape[2:0:-1])
-    return tuple(
-        jpeg_bytes(Image.fromarray(frame).resize(size, Image.Resampling.LANCZOS))
-        for frame in pixels
-    )
+    return max(2, 2 * round(width * scale / 2)), max(2, 2 * round(height * scale / 2))
 
 
 def jpeg_bytes(picture: Image.Image, quality: int = QUALITY) -> bytes:
@@ -178,17 +163,9 @@ def jpeg_bytes(picture: Image.Image, quality: int = QUALITY) -> bytes:
 
 
 def token_selection(
-    data: SplitEmbeddings,
-    video: int,
-    frames: tuple[int, ...],
-    samples: Sequence[int],
-    pixels: Pixels | Unavailable,
+    data: SplitEmbeddings, video: int, pixels: Mapping[int, Pixels]
 ) -> TokenSelection:
-    """Darken the tokens excluded at each ratio in some frames of a video, given the pixels of its
-    samples.
-    """
-    if isinstance(pixels, Unavailable):
-        raise CacheError(pixels.reason)
+    """Darken the tokens excluded at each ratio in some frames of a video, given their pixels."""
     header = data.feature_header(video)
     order = read_array(header.path, "order")
     tokens = order.shape[1]
@@ -197,12 +174,12 @@ def token_selection(
     cropped = header.provenance.preprocessing.startswith("crop")
     pictures = [
         [
-            darken_excluded(pixels[samples.index(frame)], order[frame], ratio, cropped=cropped)
-            for frame in frames
+            darken_excluded(picture, order[frame], ratio, cropped=cropped)
+            for frame, picture in pixels.items()
         ]
         for ratio in TOKEN_RATIOS
     ]
-    return TokenSelection(video, frames, TOKEN_RATIOS, np.array(pictures))
+    return TokenSelection(video, tuple(pixels), TOKEN_RATIOS, np.array(pictures))
 
 
 def darken_excluded(
@@ -254,6 +231,6 @@ def progress_labels(data: SplitEmbeddings, sources: SourceVideos) -> tuple[Progr
         header = video_header(training.folder, video)
         pictures = None
         with suppress(CacheError):
-            pictures = sources.decode(header, frames, PROGRESS_PICTURE_PX)
+            pictures = np.stack([*sources.read(header, frames, PROGRESS_PICTURE_PX)])
         shown.append(ProgressLabels(f"{view}/{video.id}", label, frames, pictures))
     return tuple(shown)

@@ -33,6 +33,8 @@ RULE = "#dddddd"
 # Adapted from the Okabe-Ito palette; must match --phase-0 to --phase-7 in page.css.
 PHASES = ("#0072b2", "#dd8a00", "#00966e", "#b9518f", "#4a9fd8", "#c04a00", "#8f8200", "#70757c")
 NO_PHASE = "#c9ccd1"
+# Baselines in the chart of scores.
+ROWS = {"clock": "#dd8a00", "frozen features": "#9aa1a9"}
 QUERY = "#1769c2"
 RIGHT = "#1c7443"
 WRONG = "#c8322b"

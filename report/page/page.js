@@ -1,49 +1,24 @@
-"use strict";
-/* Interactive parts of a report. Each video has samples, which are frames included in the page; a sample is an index into
-   the video's `frames`, and a frame is a [video, sample] pair. All text is inserted as text, never as markup. */
+/* Interactive parts of a report. A frame is a [video, frame number] pair. Embeddings exist for the samples of each video, which
+   are some or all of its frames. */
 
-const data = JSON.parse(document.getElementById("data").textContent);
-const byId = (id) => document.getElementById(id);
-const all = (selector) => [...document.querySelectorAll(selector)];
-const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
-const argmin = (values) => values.indexOf(Math.min(...values));
-const decodeBytes = (base64) => Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
-
-function html(name, properties = {}, ...children) {
-  const element = Object.assign(document.createElement(name), properties);
-  element.append(...children);
-  return element;
-}
-
-function svg(name, attributes = {}) {
-  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  return element;
-}
+const data = JSON.parse(byId("data").textContent);
+for (const video of data.videos) video.clip = video.mp4 && clipAddress(video.mp4);
+const argmin = (values) => values.reduce((best, value, at) => (value < values[best] ? at : best), 0);
 
 /* Frames */
 
-const frameOf = (video, sample) => data.videos[video].frames[sample];
-const phaseOf = (video, sample) => data.videos[video].phases[sample];
-const phaseName = (video, sample) => data.phases[phaseOf(video, sample)] ?? "";
-const sampleText = (video, sample) => `${data.videos[video].seconds[sample].toFixed(2)} s, frame ${frameOf(video, sample)}`;
-const lastSample = (video) => data.videos[video].frames.length - 1;
+const phaseOf = (video, frame) => data.videos[video].phases.find(([first, end]) => first <= frame && frame < end)?.[2] ?? null;
+const phaseName = (video, frame) => data.phases[phaseOf(video, frame)] ?? "";
+const frameText = (video, frame) => `${data.videos[video].seconds[frame].toFixed(2)} s, frame ${frame}`;
+const showFrame = (tile, video, frame) => showClipFrame(tile, data.videos[video], frame);
 
-/** Return the sample nearest to a frame number, which may be fractional. */
-const sampleAt = (video, frame) => argmin(data.videos[video].frames.map((each) => Math.abs(each - frame)));
+/** Return the sample nearest to a frame. */
+const sampleAt = (video, frame) => argmin(data.videos[video].samples.map((each) => Math.abs(each - frame)));
 
-/** Return the sample of another video at the same relative time. */
-function clockSample(video, sample, other) {
-  const progress = frameOf(video, sample) / Math.max(data.videos[video].count - 1, 1);
-  return sampleAt(other, progress * (data.videos[other].count - 1));
-}
-
-function showFrame(image, video, sample) {
-  const picture = data.videos[video].pictures[sample];
-  image.className = picture ? "tile" : "tile missing";
-  image.decoding = "sync";  // avoids flicker while playing
-  image.alt = `${data.videos[video].name}, frame ${frameOf(video, sample)}${picture ? "" : ": no picture"}`;
-  if (picture) image.src = `data:image/jpeg;base64,${picture}`;
+/** Return the frame of another video at the same relative time. */
+function clockFrame(video, frame, other) {
+  const progress = frame / Math.max(data.videos[video].count - 1, 1);
+  return Math.round(progress * (data.videos[other].count - 1));
 }
 
 /** Return the text and class that show whether a frame has the phase of the query, if both are labeled. */
@@ -61,7 +36,7 @@ class Run {
     Object.assign(this, { name, step, taus, pair: null });
     const values = new Int8Array(decodeBytes(numbers).buffer);
     let end = 0;
-    this.vectors = data.videos.map(({ frames }) => frames.map(() => values.subarray(end, end += width)));
+    this.vectors = data.videos.map(({ samples }) => samples.map(() => values.subarray(end, end += width)));
   }
 
   /** Return the distances from a sample to all samples of another video. */
@@ -80,13 +55,18 @@ class Run {
     if (this.pair?.key !== key) {
       const distances = this.vectors[video].map((_, sample) => this.distances(video, sample, other));
       const path = warpPath(distances);
-      const aligned = distances.map((_, row) => {
-        const steps = path.filter(([each]) => each === row);
-        return steps[(steps.length - 1) >> 1][1];
-      });
+      const columns = distances.map(() => []);
+      for (const [row, column] of path) columns[row].push(column);
+      const aligned = columns.map((steps) => steps[(steps.length - 1) >> 1]);
       this.pair = { key, distances, nearest: distances.map(argmin), aligned, path };
     }
     return this.pair;
+  }
+
+  /** Return the frame of another video that belongs to a frame: the nearest one, or the one on the warp path. */
+  match(video, frame, other, mode) {
+    const { nearest, aligned } = this.compare(video, other);
+    return data.videos[other].samples[(mode === "path" ? aligned : nearest)[sampleAt(video, frame)]];
   }
 }
 
@@ -104,12 +84,14 @@ function warpPath(distances) {
   return path;
 }
 
-/* State of the player. It is part of the page address, so that it can be shared and the back button works. */
+/* State of the player. It is part of the page address, so that it can be shared, and of the history, so that the back button
+   restores it. */
 
 const SETTLED_MS = 300;  // browsers reject frequent address changes
 const watchers = [];
-let now = { ...data.start, mode: "nearest" };
-let settled = null;
+let now = data.start;
+let playback = null;
+let settling = null;
 
 function watch(watcher) {
   watchers.push(watcher);
@@ -123,193 +105,167 @@ function setState(change) {
   const across = others.find((index) => data.videos[index].view !== data.videos[next.video].view);
   const isChosen = others[0] === next.other && ("other" in change || next.video === now.video);
   next.other = (isChosen ? next.other : across ?? others[0]) ?? next.video;
-  next.sample = clamp(next.sample, 0, lastSample(next.video));
+  const { stride } = data.videos[next.video];
+  next.frame = stride * clamp(Math.round(next.frame / stride), 0, lastStep(next.video));
   now = next;
   watchers.forEach((watcher) => watcher());
 }
 
+/** Return the number of steps from the first to the last frame in the clip of a video. */
+const lastStep = (video) => Math.floor((data.videos[video].count - 1) / data.videos[video].stride);
+
 /** Change the state and add a history entry. */
 function go(change) {
+  playback?.pause();
   setState(change);
-  if (location.hash !== currentAddress()) history.pushState(null, "", currentAddress());
+  if (location.hash !== currentAddress()) history.pushState(now, "", currentAddress());
+}
+
+/** Show a frame that was chosen elsewhere on the page, and bring the player into view. */
+function reveal(change) {
+  go(change);
+  byId("player").scrollIntoView();
 }
 
 /** Change the state while playing or dragging the slider, without a history entry. */
 function pass(change) {
   setState(change);
-  clearTimeout(settled);
-  settled = setTimeout(() => history.replaceState(null, "", currentAddress()), SETTLED_MS);
+  clearTimeout(settling);
+  settling = setTimeout(() => history.replaceState(now, "", currentAddress()), SETTLED_MS);
 }
 
-function addressOf(video, sample, other = null) {
+function addressOf(video, frame, other = null) {
   const encoded = (index) => encodeURIComponent(data.videos[index].name).replaceAll("%2F", "/");
-  return `#video=${encoded(video)}&frame=${frameOf(video, sample)}${other === null ? "" : `&with=${encoded(other)}`}`;
+  return `#video=${encoded(video)}&frame=${frame}${other === null ? "" : `&with=${encoded(other)}`}`;
 }
 
-const currentAddress = () => addressOf(now.video, now.sample, now.other) + (now.mode === "path" ? "&play=path" : "");
+const currentAddress = () => addressOf(now.video, now.frame, now.other) + (now.mode === "path" ? "" : "&play=nearest");
 
-/** Read the state from the address. Addresses without a video, such as links to sections, change nothing. */
+/** Read the state from the address. Return whether it has a video; links to sections, for example, have none. */
 function readAddress() {
   const read = Object.fromEntries(new URLSearchParams(location.hash.slice(1).replaceAll("+", "%2B")));
   const find = (name) => data.videos.findIndex((video) => video.name === name);
   const video = find(read.video);
-  if (video < 0) return;
+  if (video < 0) return false;
   const partner = "with" in read ? { other: find(read.with) } : {};
-  const mode = read.play === "path" ? "path" : now.mode;
-  setState({ video, sample: sampleAt(video, Number(read.frame) || 0), ...partner, mode });
+  setState({ video, frame: Number(read.frame) || 0, ...partner, mode: read.play === "nearest" ? "nearest" : "path" });
+  return true;
+}
+
+function startHistory() {
+  history.replaceState(now, "");
+  addEventListener("popstate", ({ state }) => {
+    playback?.pause();
+    if (state) return setState(state);
+    // A link was followed. Entries of links to sections keep the state, too.
+    if (readAddress()) byId("player").scrollIntoView();
+    return history.replaceState(now, "");
+  });
 }
 
 /* Player */
 
 function showSide(id, query, frame) {
-  const [video, sample] = frame;
+  const [video, number] = frame;
   const part = (name) => byId(`${id}-${name}`);
-  showFrame(part("tile"), video, sample);
-  const x = (100 * (frameOf(video, sample) + 0.5)) / data.videos[video].count;
-  const bar = all("#video-table .timeline")[video]?.cloneNode(true).children ?? [];
-  part("line").replaceChildren(...bar, svg("line", { class: "marker", x1: x, x2: x, y2: 10 }));
-  part("line").dataset.video = video;
-  part("time").textContent = sampleText(video, sample);
-  part("phase").textContent = phaseName(video, sample);
+  showFrame(part("tile"), video, number);
+  const bar = part("line");
+  if (bar.dataset.video !== `${video}`) {
+    bar.dataset.video = video;
+    const phases = all("#video-table .timeline")[video]?.cloneNode(true).children ?? [];
+    bar.replaceChildren(...phases, svg("line", { class: "marker", y2: 10 }));
+  }
+  placeMarker(bar.lastChild, video, number);
+  part("time").textContent = frameText(video, number);
+  part("phase").textContent = phaseName(video, number);
   Object.assign(part("verdict"), verdict(query, frame));
 }
 
+/** Move the marker of a bar or curve, whose width is 100, to a frame. */
+function placeMarker(marker, video, frame) {
+  const x = (100 * (frame + 0.5)) / data.videos[video].count;
+  marker.setAttribute("x1", x);
+  marker.setAttribute("x2", x);
+}
+
 function startPlayer(runs) {
-  const [scrub, button] = [byId("scrub"), byId("play")];
-  let timer = null;
-  const step = (by) => pass({ sample: clamp(now.sample + by, 0, lastSample(now.video)) });
+  const scrub = byId("scrub");
+  const step = (by) => pass({ frame: now.frame + by * data.videos[now.video].stride });
 
-  function pause() {
-    clearTimeout(timer);
-    timer = null;
-    button.textContent = "Play";
+  /** Show the next frame, or the first after the last, and return its duration in milliseconds. */
+  function advance() {
+    const { seconds, stride } = data.videos[now.video];
+    if (now.frame + stride < seconds.length) step(1);
+    else pass({ frame: 0 });
+    const next = seconds[now.frame + stride] ?? seconds.at(-1) + 1;
+    return 1000 * clamp(next - seconds[now.frame], 0.01, 2);
   }
 
-  /** Schedule the next step, so that the video plays in its original duration. */
-  function wait() {
-    const { seconds } = data.videos[now.video];
-    const last = lastSample(now.video);
-    timer = setTimeout(() => {
-      step(1);
-      if (now.sample >= last) pause();
-      else wait();
-    }, 1000 * clamp((seconds.at(-1) - seconds[0]) / last, 0.02, 2));
-  }
-
-  function press() {
-    if (timer !== null) return pause();
-    if (now.sample >= lastSample(now.video)) pass({ sample: 0 });
-    button.textContent = "Pause";
-    return wait();
-  }
-
+  playback = new Playback(byId("play"), all("#stage .tile"), advance);
   const choices = {
-    video: (value) => ({ video: Number(value), sample: 0 }),
+    video: (value) => ({ video: Number(value), frame: 0 }),
     other: (value) => ({ other: Number(value) }),
     mode: (value) => ({ mode: value }),
   };
   for (const [key, change] of Object.entries(choices)) {
-    byId(`choose-${key}`).addEventListener("change", (event) => {
-      pause();
-      go(change(event.target.value));
-    });
+    byId(`choose-${key}`).addEventListener("change", (event) => go(change(event.target.value)));
   }
-  scrub.addEventListener("input", () => pass({ sample: Number(scrub.value) }));
-  button.addEventListener("click", press);
-  // Arrow keys step and Space plays, unless the focused element uses these keys itself.
+  scrub.addEventListener("input", () => {
+    playback.pause();
+    pass({ frame: Number(scrub.value) });
+  });
+  // Left and right move by a frame, also after a video was chosen; the slider and tables use these keys themselves.
   document.addEventListener("keydown", (event) => {
     const isIn = (selector) => event.target.closest(selector) !== null;
     const steps = { ArrowRight: 1, ArrowLeft: -1 };
-    if (event.ctrlKey || event.altKey || event.metaKey || isIn("select")) return;
-    if (event.key.toLowerCase() === "m") byId("mark").click();
-    else if (isIn("input, .scroll")) return;
-    else if (event.key in steps) step(steps[event.key]);
-    else if (event.key === " " && !isIn("button, a, summary")) press();
+    if (event.ctrlKey || event.altKey || event.metaKey) return;
+    if (event.key in steps && !isIn("[type=range], .scroll")) {
+      playback.pause();
+      step(steps[event.key]);
+    } else if (event.key === " " && !isIn("button, a, summary, select, [type=checkbox]")) playback.toggle();
+    else if (event.key.toLowerCase() === "m" && !isIn("select")) byId("mark").click();
     else return;
     event.preventDefault();
   });
   watch(() => {
-    const { video, sample, other, mode } = now;
-    const query = [video, sample];
+    const { video, frame, other, mode } = now;
+    const query = [video, frame];
     showSide("query", query, query);
     runs.forEach((run, index) => {
-      const found = run.compare(video, other)[mode === "path" ? "aligned" : "nearest"][sample];
-      byId(`run-${index}-title`).textContent = `${mode === "path" ? "Aligned" : "Nearest"} (${run.name})`;
-      showSide(`run-${index}`, query, [other, found]);
+      byId(`run-${index}-title`).textContent = `${mode === "path" ? "Aligned by" : "Nearest in"} ${run.name}`;
+      showSide(`run-${index}`, query, [other, run.match(video, frame, other, mode)]);
     });
-    showSide("clock", query, [other, clockSample(video, sample, other)]);
+    showSide("clock", query, [other, clockFrame(video, frame, other)]);
     for (const key of Object.keys(choices)) byId(`choose-${key}`).value = now[key];
-    Object.assign(scrub, { max: lastSample(video), value: sample });
-    scrub.setAttribute("aria-valuetext", sampleText(video, sample));
+    const { stride } = data.videos[video];
+    Object.assign(scrub, { max: stride * lastStep(video), step: stride, value: frame });
+    scrub.setAttribute("aria-valuetext", frameText(video, frame));
     all("#video-table tbody tr").forEach((row, index) => row.classList.toggle("own", index === video));
   });
+  // Play the opening pair while it is in view, unless the address names a frame or the reader prefers less motion.
+  const isStill = matchMedia("(prefers-reduced-motion: reduce)").matches || location.hash.startsWith("#video=");
+  if (!isStill) playback.play();
+  new IntersectionObserver(([{ isIntersecting }]) => isIntersecting || playback.pause()).observe(byId("stage"));
 }
 
-/** Select a frame when a timeline is clicked. */
+/* Bars of phases and curves of predicted progress */
+
 document.addEventListener("click", ({ target, clientX }) => {
-  const bar = target.closest(".timeline");
+  const bar = target.closest(".timeline, .curve");
   if (!bar) return;
   const [box, video] = [bar.getBoundingClientRect(), Number(bar.dataset.video)];
-  const fraction = (clientX - box.left) / box.width;
-  go({ video, sample: sampleAt(video, fraction * data.videos[video].count - 0.5) });
+  const frame = Math.floor(((clientX - box.left) / box.width) * data.videos[video].count);
+  (bar.closest("#player") ? go : reveal)({ video, frame });
 });
 
-/* Stills: linked frames with captions */
-
-const RETRIEVED = 5;
-
-/** Return a frame with a caption and a link that shows the query in the player, compared with the video `other`. */
-function still(frame, query, other, title, kind = null) {
-  const { textContent, className } = verdict(query, frame);
-  const tile = html("img");
-  showFrame(tile, ...frame);
-  const lines = [data.videos[frame[0]].name, sampleText(...frame), phaseName(...frame)];
-  const texts = lines.filter(Boolean).map((line) => html("span", { textContent: line }));
-  const caption = html("figcaption", {}, html("b", { textContent: title }), ...texts, html("span", { textContent, className }));
-  const link = html("a", { className: "window", href: addressOf(...query, other) }, tile);
-  return html("figure", { className: `still ${kind ?? className}` }, link, caption);
-}
-
-function strip(query, found) {
-  const stills = found.map((frame, rank) => still(frame, query, frame[0], `Nearest ${rank + 1}`));
-  return html("div", { className: "strip" }, still(query, query, null, "Query", "query"), ...stills);
-}
-
-/** Return the nearest frame in each video of the other view, nearest first. */
-function retrieve(run, video, sample) {
-  const others = [...data.videos.keys()].filter((other) => data.videos[other].view !== data.videos[video].view);
-  const found = others.map((other) => {
-    const distances = run.distances(video, sample, other);
-    return { frame: [other, argmin(distances)], distance: Math.min(...distances) };
-  });
-  found.sort((one, two) => one.distance - two.distance);
-  return found.slice(0, RETRIEVED).map(({ frame }) => frame);
-}
-
-function startStrips(runs) {
-  byId("examples").append(...data.strips.map(([query, ...found]) => strip(query, found)));
-  watch(() => byId("live-strips").replaceChildren(...runs.flatMap((run) => [
-    html("h3", { textContent: `Nearest to the player's frame (${run.name})` }),
-    strip([now.video, now.sample], retrieve(run, now.video, now.sample)),
-  ])));
-}
-
-function showFailures() {
-  data.failures.forEach((pairs, index) => byId(`worst-${index}`).append(...pairs.map(([query, match]) => {
-    const isReference = `${query}` === `${data.reference}`;
-    const above = still(query, query, match[0], isReference ? "Reference" : "", isReference ? "reference" : "");
-    return html("div", { className: "above" }, above, still(match, query, match[0], ""));
-  })));
-}
-
-function showVideoTable() {
-  all("#video-table tbody th").forEach((cell, video) => {
-    const [picture, name] = cell.querySelectorAll("a");
-    const middle = (lastSample(video) + 1) >> 1;
-    showFrame(picture.firstChild, video, middle);
-    picture.href = addressOf(video, middle);
-    name.href = addressOf(video, 0);
-  });
+function startCurves() {
+  const curves = all(".curve");
+  watch(() => curves.forEach((curve) => {
+    const marker = curve.lastElementChild;
+    const isShown = Number(curve.dataset.video) === now.video;
+    marker.toggleAttribute("hidden", !isShown);
+    if (isShown) placeMarker(marker, now.video, now.frame);
+  }));
 }
 
 /* Marked events (video name → frame numbers), stored in the browser, and the CSV for byov-extract */
@@ -329,7 +285,7 @@ function startMarks() {
     byId("mark-count").textContent = marked.length || "none";
     byId("mark-list").replaceChildren(...marked.map(({ name, frame }) => {
       const video = data.videos.findIndex((each) => each.name === name);
-      const href = video < 0 ? "#marks" : addressOf(video, sampleAt(video, frame));
+      const href = video < 0 ? "#marks" : addressOf(video, frame);
       return html("li", {}, html("a", { href, textContent: `${name}, frame ${frame}` }));
     }));
     const lines = data.rows.map(({ name, before, events }) => (
@@ -350,7 +306,8 @@ function startMarks() {
 
   /** Mark the player's frame, or delete its mark. */
   function toggle() {
-    const [{ name }, frame] = [data.videos[now.video], frameOf(now.video, now.sample)];
+    playback.pause();
+    const [{ name }, frame] = [data.videos[now.video], now.frame];
     const { [name]: before = [], ...others } = marks;
     const frames = before.includes(frame) ? before.filter((each) => each !== frame) : [...before, frame];
     save(frames.length ? { ...others, [name]: frames.sort((one, two) => one - two) } : others);
@@ -382,7 +339,7 @@ function showCard(element, describe) {
     card.style.top = `${scrollY + clamp(event.clientY - height / 2, 4, Math.max(clientHeight - height - 4, 4))}px`;
   };
   for (const name of ["pointermove", "pointerdown"]) element.addEventListener(name, show);
-  element.addEventListener("pointerleave", () => { card.hidden = true; });
+  for (const name of ["pointerleave", "click"]) element.addEventListener(name, () => { card.hidden = true; });
 }
 
 /* t-SNE maps. The template draws their points. */
@@ -400,17 +357,16 @@ function startMaps() {
     };
     showCard(element, (event) => {
       const frame = nearest(event);
-      return frame && { frames: [frame], lines: [data.videos[frame[0]].name, sampleText(...frame), phaseName(...frame)] };
+      return frame && { frames: [frame], lines: [data.videos[frame[0]].name, frameText(...frame), phaseName(...frame)] };
     });
     element.addEventListener("click", (event) => {
-      const frame = nearest(event);
-      if (frame) go({ video: frame[0], sample: frame[1] });
+      const found = nearest(event);
+      if (found) reveal({ video: found[0], frame: found[1] });
     });
   });
   // Draw a ring around the point nearest to the player's frame.
   watch(() => {
-    const index = argmin(data.points.map(([video, sample]) => (
-      video === now.video ? Math.abs(frameOf(video, sample) - frameOf(now.video, now.sample)) : Infinity)));
+    const index = argmin(data.points.map(([video, frame]) => (video === now.video ? Math.abs(frame - now.frame) : Infinity)));
     all(".cloud .ring").forEach((circle, map) => (
       circle.setAttribute("transform", `translate(${data.maps[map][index].join(" ")})`)));
   });
@@ -430,8 +386,9 @@ function startMatrix(run, figure) {
     const { video, other } = now;
     const [rows, columns] = [distances.length, distances[0].length];
     const values = distances.flat();
-    const low = Math.min(...values);
-    const scale = (SHADES.length - 1) / Math.max(Math.max(...values) - low, 1e-12);
+    const low = values[argmin(values)];
+    const high = values.reduce((one, two) => Math.max(one, two));
+    const scale = (SHADES.length - 1) / Math.max(high - low, 1e-12);
     Object.assign(canvas, { width: columns, height: rows });
     const drawing = canvas.getContext("2d");
     const image = drawing.createImageData(columns, rows);
@@ -442,10 +399,10 @@ function startMatrix(run, figure) {
     figure.querySelector(".across").textContent = names[1];
     canvas.setAttribute("aria-label", `Distances between ${names[0]} (rows) and ${names[1]} (columns)`);
     const tau = run.taus[video][other];
-    figure.querySelector(".tau").textContent = tau === null ? "tau undefined" : `tau ${tau.toFixed(3)}`;
+    figure.querySelector(".tau").textContent = tau === null ? "tau undefined" : `tau ${tau.toFixed(3)} (clock: 1)`;
     overlay.setAttribute("viewBox", `0 0 ${columns} ${rows}`);
     const points = (steps) => steps.map(([row, column]) => `${column + 0.5},${row + 0.5}`).join(" ");
-    const clock = nearest.map((_, row) => [row, clockSample(video, row, other)]);
+    const clock = data.videos[video].samples.map((frame, row) => [row, sampleAt(other, clockFrame(video, frame, other))]);
     // Lines of length zero with round caps are dots, no matter how the drawing is stretched.
     const dots = nearest.map((column, row) => `M${column + 0.5} ${row + 0.5}h0`).join("");
     overlay.replaceChildren(
@@ -458,27 +415,30 @@ function startMatrix(run, figure) {
     );
   }
 
-  /** Return the row and column under the pointer. */
+  /** Return the frames of the row and the column under the pointer, and their distance. */
   function cellAt({ clientX, clientY }) {
     const box = cells.getBoundingClientRect();
     const at = (fraction, count) => clamp(Math.floor(fraction * count), 0, count - 1);
-    return [at((clientY - box.top) / box.height, canvas.height), at((clientX - box.left) / box.width, canvas.width)];
+    const row = at((clientY - box.top) / box.height, canvas.height);
+    const column = at((clientX - box.left) / box.width, canvas.width);
+    const frames = [[now.video, data.videos[now.video].samples[row]], [now.other, data.videos[now.other].samples[column]]];
+    return { frames, distance: pair.distances[row][column] };
   }
 
   showCard(cells, (event) => {
-    const [row, column] = cellAt(event);
-    const frames = [[now.video, row], [now.other, column]];
-    const names = frames.map((frame) => `${data.videos[frame[0]].name}: ${sampleText(...frame)}`);
-    return { frames, lines: [...names, `distance ${pair.distances[row][column].toPrecision(3)}`] };
+    const { frames, distance } = cellAt(event);
+    const names = frames.map((frame) => `${data.videos[frame[0]].name}: ${frameText(...frame)}`);
+    return { frames, lines: [...names, `distance ${distance.toPrecision(3)}`] };
   });
-  cells.addEventListener("click", (event) => go({ sample: cellAt(event)[0] }));
+  cells.addEventListener("click", (event) => reveal({ frame: cellAt(event).frames[0][1] }));
   watch(() => {
     const shown = run.compare(now.video, now.other);
     if (pair !== shown) {
       pair = shown;
       draw(pair);
     }
-    const [x, y] = [pair.nearest[now.sample] + 0.5, now.sample + 0.5];
+    const sample = sampleAt(now.video, now.frame);
+    const [x, y] = [pair.nearest[sample] + 0.5, sample + 0.5];
     here.replaceChildren(line("", { y1: y, y2: y, x2: canvas.width }), line("", { x1: x, x2: x, y2: canvas.height }));
   });
 }
@@ -488,14 +448,12 @@ function startMatrix(run, figure) {
 all(".scripted").forEach((element) => element.classList.remove("scripted"));
 setState({});
 readAddress();
-addEventListener("popstate", readAddress);
+startHistory();
 const runs = data.runs.map((run) => new Run(run));
 if (byId("stage")) {
   startPlayer(runs);
   startMarks();
 }
+startCurves();
 if (data.maps.length) startMaps();
 runs.forEach((run, index) => startMatrix(run, byId(`matrix-${index}`)));
-if (byId("examples")) startStrips(runs);
-showFailures();
-showVideoTable();

@@ -2,27 +2,27 @@
 
 import csv
 import io
-from base64 import b64encode
-from hashlib import sha256
-from importlib.resources import files
-from itertools import pairwise, product
+import re
+from functools import partial
+from itertools import pairwise
 from typing import Any
+from urllib.parse import quote
 
 import matplotlib
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
-from scipy.spatial.distance import cdist
 
 from byov.data.own_videos import RESUME_MARK, UNLABELED_MARK
 from byov.evaluate.table import PUBLISHED
-from byov.records import UNLABELED
+from byov.records import UNLABELED, VIEWS
 from byov.report import figures
-from byov.report.content import Content, FrameRef, Projection, RunVectors, ShownVideo
-from byov.report.examples import TAU_STRIDE
+from byov.report.content import Content, Projection, RunVectors, ShownVideo, VideoClip
+from byov.report.examples import TAU_STRIDE, evenly_spaced
+from byov.report.moments import OPENING_VIDEOS
+from byov.report.page.template import base64_text, data_uri, render_template
 from byov.report.pictures import jpeg_bytes
 from byov.report.style import PHASES, paper_style, time_colors
 from byov.text import printable
@@ -34,7 +34,9 @@ MAP_MARGIN_PX = 14  # size and margin of a t-SNE map
 TOKEN_PX = 176
 TOKEN_QUALITY = 82
 INT8_MAX = 127
-OPENING_VIDEOS = 8  # videos per view that are searched for the opening frame
+CURVES = 8  # curves of predicted progress shown at first, half of them per view
+CURVE_POINTS = 100
+CURVE_HEIGHT = 40  # of the drawing, whose width is 100
 # Followed by the events column.
 CSV_COLUMNS = ("path", "view", "split", "id", "pair", "start", "end")
 MEANINGS = {
@@ -52,70 +54,75 @@ MEANINGS = {
     "both": "mean of retrieval and trimmed",
     "tau": "Kendall's tau over all pairs of videos",
 }
+GLOSSARY = {
+    "a clock": "picks the frame at the same fraction of the other video, without looking at it",
+    "frozen features": "features of the vision model that the run was trained on, as they are",
+    "F1": "how well a classifier recognizes the phases of single frames, averaged over the phases "
+    "(weighted F1 score, in percent)",
+    "map@10": "whether the ten nearest frames in other videos show the phase of the query (mean "
+    "average precision, in percent)",
+    "Time only": "the clock as a row of a table: a frame is its relative position in the video",
+    "Untrained": "the model before training, with random weights",
+    "standardized": "features scaled to zero mean and unit deviation in each video",
+    "Regular": "both cameras are mixed",
+    "Ego2Exo": "from first-person (ego) to third-person (exo) videos; Exo2Ego is the reverse",
+    "standard protocol": "whole test videos",
+    "trimmed protocol": "random sub-clips of the test videos, in which time alone says little",
+    "online protocol": "each frame is embedded from the frames up to it, as in live use",
+    "Progress error": "distance between predicted and true progress, in percent of the action",
+    "Kendall's tau": "whether nearest frames keep their order in time; a clock gets 1, so it does "
+    "not show that the action was understood",
+}
+# Tooltips of all terms in the glossary and of their variants.
+TOOLTIPS = GLOSSARY | {
+    "Exo2Ego": "from third-person (exo) to first-person (ego) videos",
+    "sub-clips": GLOSSARY["trimmed protocol"],
+    "online": GLOSSARY["online protocol"],
+}
+TERMS = re.compile(rf"\b({'|'.join(map(re.escape, TOOLTIPS))})\b")
 
 
 def render_page(content: Content) -> str:
     """Render the page. The output is deterministic."""
-    environment = Environment(
-        loader=PackageLoader("byov.report.page", ""),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-        finalize=_printable,
-    )
-    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    style, script = (
-        files("byov.report.page").joinpath(name).read_text("utf-8")
-        for name in ("page.css", "page.js")
-    )
-    policy = (
-        f"default-src 'none'; img-src data:; style-src '{_csp_hash(style)}'; script-src "
-        f"'{_csp_hash(script)}'; base-uri 'none'; form-action 'none'"
-    )
     with paper_style():
         charts = {name: _chart(figure) for name, figure in figures.draw_charts(content)}
-    return (
-        environment.get_template("page.html.j2")
-        .render(
-            content=content,
-            videos=content.videos,
-            published=PUBLISHED,
-            missing_paths=sum(not row["path"] for row in content.manifest_rows),
-            charts=charts,
-            policy=policy,
-            style=style,
-            script=script,
-            data=_page_data(content),
-            points=_points(content),
-            some_unlabeled=any(
-                UNLABELED in (video.labels or (UNLABELED,)) for video in content.videos
-            ),
-            colors=len(PHASES),
-            map_size=MAP_PX,
-            meanings=MEANINGS,
-            tau_stride=TAU_STRIDE,
-            token_picture=_token_picture,
-        )
-        .lstrip()
-    )  # the macros leave blank lines at the top
+    return render_template(
+        "page.html.j2",
+        styles=("base.css", "page.css"),
+        scripts=("clips.js", "page.js"),
+        content=content,
+        videos=content.videos,
+        published=PUBLISHED,
+        missing_paths=sum(not row["path"] for row in content.manifest_rows),
+        charts=charts,
+        data=_page_data(content),
+        points=_points(content),
+        curves=_curves(content),
+        stride=max((video.clip.stride for video in content.videos if video.clip), default=1),
+        some_unlabeled=any(UNLABELED in (video.labels or (UNLABELED,)) for video in content.videos),
+        colors=len(PHASES),
+        map_size=MAP_PX,
+        curve_height=CURVE_HEIGHT,
+        meanings=MEANINGS,
+        opening_videos=OPENING_VIDEOS,
+        glossary=GLOSSARY,
+        split_terms=split_terms,
+        address=_address,
+        jpeg_uri=partial(data_uri, "image/jpeg"),
+        tau_stride=TAU_STRIDE,
+        token_picture=_token_picture,
+    )
 
 
-def _printable(value: Any) -> Any:
-    """Escape control characters in all text that the template inserts."""
-    return printable(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+def split_terms(text: str) -> list[tuple[str, str]]:
+    """Split text at the terms of the glossary, and return its parts. Terms have their meaning where
+    they first stand; all other parts have "".
 
-
-def _base64(content: bytes) -> str:
-    return b64encode(content).decode("ascii")
-
-
-def _csp_hash(text: str) -> str:
-    return f"sha256-{_base64(sha256(text.encode('utf-8')).digest())}"
-
-
-def _data_uri(kind: str, content: bytes) -> str:
-    return f"data:{kind};base64,{_base64(content)}"
+    >>> [(part, bool(meaning)) for part, meaning in split_terms("Retrieval (map@10)")]
+    [('Retrieval (', False), ('map@10', True), (')', False)]
+    """
+    meanings = dict(TOOLTIPS)
+    return [(part, meanings.pop(part, "")) for part in TERMS.split(text)]
 
 
 def _chart(figure: Figure) -> dict[str, Any]:
@@ -126,14 +133,14 @@ def _chart(figure: Figure) -> dict[str, Any]:
             written, format="svg", transparent=True, metadata={"Date": None, "Creator": None}
         )
     width, height = (round(float(inches) * CSS_PX_PER_INCH) for inches in figure.get_size_inches())
-    return {"uri": _data_uri("image/svg+xml", written.getvalue()), "width": width, "height": height}
+    return {"uri": data_uri("image/svg+xml", written.getvalue()), "width": width, "height": height}
 
 
 def _token_picture(pixels: NDArray[np.uint8]) -> dict[str, Any]:
     image = Image.fromarray(np.ascontiguousarray(pixels))
     image.thumbnail((TOKEN_PX, TOKEN_PX))
     return {
-        "uri": _data_uri("image/jpeg", jpeg_bytes(image, TOKEN_QUALITY)),
+        "uri": data_uri("image/jpeg", jpeg_bytes(image, TOKEN_QUALITY)),
         "width": image.width,
         "height": image.height,
     }
@@ -156,11 +163,7 @@ def _points(content: Content) -> list[tuple[str, str, str]]:
 def _page_data(content: Content) -> dict[str, Any]:
     """Return the data for page.js."""
 
-    def sample(ref: FrameRef) -> list[int]:
-        return [ref.video, content.videos[ref.video].samples.index(ref.frame)]
-
     projection = content.projection or Projection((), ())
-    failures = content.failures
     shades = matplotlib.colormaps["viridis_r"](np.arange(256), bytes=True)
     numbers = [quantize(np.concatenate(run.embeddings)) for run in content.vectors or ()]
     return {
@@ -170,21 +173,18 @@ def _page_data(content: Content) -> dict[str, Any]:
         "runs": [
             _run_data(run, *each) for run, each in zip(content.vectors or (), numbers, strict=True)
         ],
-        "start": opening_frame(content.videos, numbers[0][0] if numbers else None),
-        "points": [sample(ref) for ref in projection.frames],
-        "strips": [list(map(sample, strip)) for strip in content.strips or ()],
-        "failures": [
-            [tuple(map(sample, pair)) for pair in worst.pairs]
-            for worst in (failures.worst if failures else ())
-        ],
-        "reference": sample(failures.reference)
-        if failures and failures.similarity is not None
-        else None,
+        "start": {
+            "video": content.opening.video,
+            "frame": content.opening.frame,
+            "other": content.opening.other,
+            "mode": "path",
+        },
+        "points": projection.frames,
         "maps": [
             fit_points(points, MAP_PX, MAP_MARGIN_PX).round(1).tolist()
             for _, points in projection.maps
         ],
-        "shades": _base64(shades.tobytes()),
+        "shades": base64_text(shades.tobytes()),
         "header": ",".join((*CSV_COLUMNS, "events\n")),
         "rows": [_manifest_data(row) for row in content.manifest_rows],
     }
@@ -212,64 +212,69 @@ def quantize(embeddings: NDArray[np.float32]) -> tuple[NDArray[np.int8], float]:
     return np.round(centered / step).astype(np.int8), step
 
 
-def opening_frame(
-    videos: tuple[ShownVideo, ...], numbers: NDArray[np.int8] | None
-) -> dict[str, int]:
-    """Return the sample that the page shows first, and the video it is compared with.
-
-    Choose a sample whose nearest sample has the right phase while the sample at the same relative
-    time has a wrong one, from the ego-exo pair with the most such samples. If there are none,
-    choose the first sample of the first ego video.
-    """
-    ego, exo = (
-        [index for index, video in enumerate(videos) if video.view == view]
-        for view in ("ego", "exo")
-    )
-    start = {"video": (ego + exo)[0], "sample": 0, "other": (exo or ego)[0]}
-    if numbers is None:
-        return start
-    vectors = np.split(
-        numbers.astype(np.float64), np.cumsum([len(video.samples) for video in videos])[:-1]
-    )
-    most = 0
-    for index, other in product(ego[:OPENING_VIDEOS], exo[:OPENING_VIDEOS]):
-        video = videos[index]
-        partner = videos[other]
-        times = np.array(video.samples) / max(video.frames - 1, 1) * (partner.frames - 1)
-        nearest = cdist(vectors[index], vectors[other]).argmin(axis=1)
-        clock = np.abs(np.array(partner.samples) - times[:, None]).argmin(axis=1)
-        phases, theirs = (
-            [each.phase(frame) for frame in each.samples] for each in (video, partner)
-        )
-        right = [
-            at
-            for at, phase in enumerate(phases)
-            if phase is not None
-            and theirs[nearest[at]] == phase
-            and theirs[clock[at]] not in (None, phase)
-        ]
-        if len(right) > most:
-            most = len(right)
-            start = {"video": index, "sample": right[len(right) // 2], "other": other}
-    return start
+def _address(video: str, frame: int, other: str = "") -> str:
+    """Return the link that shows a frame in the player, as in page.js."""
+    partner = f"&with={quote(printable(other))}" if other else ""
+    return f"#video={quote(printable(video))}&frame={frame}{partner}"
 
 
 def _video_data(video: ShownVideo) -> dict[str, Any]:
     phases = [video.phase(frame) for frame in video.samples]
+    clip = video.clip or VideoClip(b"", 4, 3, 1)
     return {
         "name": printable(video.name),
         "view": printable(video.view),
         "count": video.frames,
-        "pictures": [_base64(jpeg) for jpeg in video.pictures or ()],
-        "frames": video.samples,
-        "seconds": video.pts_seconds[list(video.samples)].round(4).tolist(),
-        "phases": phases,
+        "mp4": base64_text(clip.mp4),
+        "width": clip.width,
+        "height": clip.height,
+        "stride": clip.stride,
+        "samples": video.samples,
+        "seconds": video.pts_seconds.round(3).tolist(),
+        "phases": video.phase_runs(),
         "boundaries": [
             at
             for at, pair in enumerate(pairwise(phases), start=1)
             if None not in pair and pair[0] != pair[1]
         ],
     }
+
+
+def _curves(content: Content) -> list[dict[str, Any]]:
+    """Return the curves of predicted progress as points of SVG polylines; those that the page shows
+    at first come first.
+    """
+    predictions = content.predictions or ()
+    labeled = [video for video, predicted in enumerate(predictions) if predicted is not None]
+    first = set()
+    for view in VIEWS:
+        videos = [video for video in labeled if content.videos[video].view == view]
+        first |= {videos[index] for index in evenly_spaced(len(videos), CURVES // 2)}
+    curves = []
+    for video in sorted(labeled, key=lambda video: video not in first):
+        predicted = predictions[video]
+        if predicted is None:
+            continue
+        clock_error, *run_errors = predicted.errors()
+        named = {"truth": predicted.reference, "by-clock": predicted.clock}
+        named |= {f"run-{index}": values for index, values in enumerate(predicted.runs)}
+        curves.append(
+            {
+                "video": video,
+                "lines": {name: _points_text(values) for name, values in named.items()},
+                "clock_error": clock_error,
+                "run_errors": run_errors,
+            }
+        )
+    return curves
+
+
+def _points_text(progress: NDArray[np.float64]) -> str:
+    """Return the points of a curve over the frames of a video; the y-axis points down."""
+    frames = np.array(evenly_spaced(len(progress), CURVE_POINTS))
+    x = 100 * (frames + 0.5) / len(progress)
+    y = CURVE_HEIGHT * (1 - 0.9 * progress[frames] - 0.05)
+    return " ".join(f"{left:.1f},{top:.1f}" for left, top in zip(x, y, strict=True))
 
 
 def _manifest_data(row: dict[str, str]) -> dict[str, Any]:
@@ -296,7 +301,7 @@ def _run_data(run: RunVectors, numbers: NDArray[np.int8], step: float) -> dict[s
         "name": printable(run.name),
         "width": numbers.shape[1],
         "step": step,
-        "numbers": _base64(numbers.tobytes()),
+        "numbers": base64_text(numbers.tobytes()),
         "taus": [
             [None if np.isnan(tau) else round(tau, 3) for tau in row] for row in run.taus.tolist()
         ],

@@ -24,7 +24,7 @@ OPTIONS = (
     "--hide-scrollbars",
     "--remote-debugging-pipe",
 )
-KEY_CODES = {" ": 32, "m": 77, "End": 35, "ArrowLeft": 37, "ArrowRight": 39}
+KEY_CODES = {" ": 32, "m": 77, "End": 35, "ArrowLeft": 37, "ArrowRight": 39, "ArrowDown": 40}
 
 
 class Browser:
@@ -118,12 +118,16 @@ class Tab:
         self.emulate()
         self.reload()
 
-    def emulate(self, size: tuple[int, int] = (1280, 900), scheme: str = "light") -> None:
-        """Set the size of the window and the preferred color scheme."""
-        self.send(
-            "Emulation.setEmulatedMedia",
-            features=[{"name": "prefers-color-scheme", "value": scheme}],
-        )
+    def emulate(
+        self, size: tuple[int, int] = (1280, 900), scheme: str = "light", *, motion: bool = False
+    ) -> None:
+        """Set the size of the window and the reader's preferences."""
+        preferences = {
+            "prefers-color-scheme": scheme,
+            "prefers-reduced-motion": "no-preference" if motion else "reduce",
+        }
+        features = [{"name": name, "value": value} for name, value in preferences.items()]
+        self.send("Emulation.setEmulatedMedia", features=features)
         metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": False}
         self.send("Emulation.setDeviceMetricsOverride", **metrics)
 
@@ -151,6 +155,10 @@ class Tab:
         )
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
+
+    def settle(self) -> None:
+        """Wait until all videos show their frame."""
+        self.value("Promise.all(all('video').map(settled)).then(() => 0)")
 
     def press(self, key: str) -> None:
         for kind in ("rawKeyDown", "keyUp"):
@@ -185,6 +193,7 @@ class Tab:
 
     def color(self, selector: str) -> tuple[int, ...]:
         """Return the color of the pixel at the center of an element."""
+        self.settle()
         x, y = self.center(selector)
         png = self.send("Page.captureScreenshot")["data"]
         return (
@@ -205,7 +214,7 @@ class Tab:
 
     def requests(self) -> list[str]:
         urls = [event["request"]["url"] for event in self.events("Network.requestWillBeSent")]
-        return [url for url in urls if not url.startswith("data:")]
+        return [url for url in urls if not url.startswith(("data:", "blob:"))]
 
     def each(self, selector: str, expression: str) -> list[Any]:
         """Evaluate an expression with the variable `each` for all matching elements."""

@@ -150,14 +150,19 @@ def test_projection_of_frozen_untrained_and_trained(collected, shared_project):
         np.testing.assert_allclose(points, tsne(np.array(rows, np.float32), 0))
 
 
-def test_more_videos_get_fewer_samples():
-    budgets = {count: page_budget(np.full(count, 300), 256, 15_000_000) for count in (8, 60, 120)}
-    assert budgets[8][0] == 100 > budgets[60][0] > budgets[120][0] > 8
-    for count, (samples, picture_bytes) in budgets.items():
-        assert (picture_bytes + count * samples * 256) * 4 / 3 < 15_000_000
-        assert picture_bytes / (count * samples) > 2400
-    assert page_budget(np.full(60, 300), 512, 15_000_000)[0] < budgets[60][0]
-    assert page_budget(np.full(120, 300), 2048, 3_000_000) == (8, 0)
+def test_more_videos_get_fewer_and_smaller_frames():
+    lengths = {count: np.full(count, 300) for count in (8, 60, 120, 1000)}
+    budgets = {count: page_budget(each, 256, 40, 15_000_000) for count, each in lengths.items()}
+    assert budgets[8][:3] == (300, 1, 400 * 300)
+    assert 300 > budgets[60].samples > budgets[120].samples > 8
+    assert budgets[60].stride < budgets[120].stride < budgets[1000].stride
+    for count in (8, 60, 120):
+        samples, stride, area, frame_bytes = budgets[count]
+        assert area >= 160 * 120
+        sizes = count * samples * 256 + 40 * 0.12 * area + count * 300 / stride * frame_bytes
+        assert sizes * 4 / 3 < 15_100_000
+    assert page_budget(lengths[60], 512, 40, 15_000_000).samples < budgets[60].samples
+    assert page_budget(lengths[120], 2048, 40, 3_000_000).samples == 8
 
 
 def test_of_many_videos_some_of_each_view_are_shown():
@@ -227,7 +232,7 @@ def test_one_video_and_one_frame(project):
     content = project.keep_videos(*TRAIN, "test_ego_1").collect()
     assert content.missing.keys() == {"strips", "vectors", "failures"}
     assert content.failures.reason == "the test split has only one video"
-    assert len(content.videos[0].pictures) == 29
+    assert content.videos[0].clip
     manifest.save(project.manifest_path)
     content = project.keep_videos(*TRAIN, "still").collect()
     assert content.missing["projection"] == "t-SNE needs at least 5 frames, found 1"

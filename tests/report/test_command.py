@@ -48,7 +48,9 @@ def test_compare(quick, byov_report):
     assert ran.json["missing"] == {}
     assert ran.json["bytes"] == (quick.root / "new" / "mine.html").stat().st_size
     page = (quick.root / "new" / "mine.html").read_text()
-    assert all(text in page for text in ("Nearest (first)", "Nearest (second)", "Trained: second"))
+    assert all(
+        text in page for text in ("Aligned by first", "Aligned by second", "Trained: second")
+    )
     assert not (other / "report.html").exists()
     assert not (quick.run / "report.html").exists()
 
@@ -95,7 +97,7 @@ def test_an_unfinished_run_is_flagged(quick, byov_report):
 def test_without_embeddings(quick, byov_report):
     (quick.run / "embeddings" / "ego" / "train_ego_0.h5").unlink()
     ran = byov_report(quick, "--json")
-    assert ran.json["missing"].keys() == {"tables"}
+    assert ran.json["missing"].keys() == {"predictions", "tables"}
     assert "byov-train --run first --embed-only" in ran.json["missing"]["tables"]
     (quick.run / "report.html").unlink()
     shutil.rmtree(quick.run / "embeddings")
@@ -129,15 +131,16 @@ def test_the_report_of_a_run_opens_without_errors(project, byov_report, open_fil
     assert (
         tab.value("document.querySelectorAll('.unavailable:not([hidden]), .missing').length") == 0
     )
-    visible = "[...document.images].filter(image => !image.closest('#card'))"
-    assert tab.value(f"{visible}.every(image => image.complete && image.naturalWidth > 0)")
+    images = "[...document.images]"
+    assert tab.value(f"{images}.every(image => image.complete && image.naturalWidth > 0)")
     before = [tab.text(f"#{side}-time") for side in ("query", "run-0")]
     tab.value("document.getElementById('scrub').focus()")
     tab.press("End")
     after = [tab.text(f"#{side}-time") for side in ("query", "run-0")]
     assert all(one != other for one, other in zip(before, after, strict=True))
     tab.mouse("mouseMoved", *tab.center(".cloud .points > *"))
-    assert tab.value("document.querySelector('#card-tile').naturalWidth > 0")
+    tab.settle()
+    assert tab.value("document.querySelector('#card-tile').videoWidth > 0")
 
 
 @pytest.mark.slow

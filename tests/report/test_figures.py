@@ -104,7 +104,19 @@ def test_hostile_names(content, tmp_path, labels):
 @pytest.mark.parametrize(
     ("frames", "names"),
     [
-        ((9,), ["tsne", "tokens_ego", "failures", "curves", "diagnostics", "softmax", "progress"]),
+        (
+            (9,),
+            [
+                "tsne",
+                "tokens_ego",
+                "failures",
+                "scores",
+                "curves",
+                "diagnostics",
+                "softmax",
+                "progress",
+            ],
+        ),
         ((1, 1, 1), list(FIGURES)),
     ],
 )
@@ -122,7 +134,7 @@ def test_few_and_short_videos(tmp_path, frames, names):
 
 def assert_shows(axes, content, ref):
     video = content.videos[ref.video]
-    expected = np.asarray(Image.open(io.BytesIO(video.pictures[video.samples.index(ref.frame)])))
+    expected = np.asarray(Image.open(io.BytesIO(video.pictures[ref.frame])))
     np.testing.assert_array_equal(axes.images[0].get_array(), expected)
 
 
@@ -243,7 +255,7 @@ def test_long_names_keep_their_end():
 
 
 def test_colors_are_those_of_the_page():
-    css = files("byov.report.page").joinpath("page.css").read_text(encoding="utf-8")
+    css = files("byov.report.page").joinpath("base.css").read_text(encoding="utf-8")
     # Keep the first value of each name.
     light = dict(reversed(re.findall(r"--([\w-]+): *(#\w+);", css)))
     assert [light[f"phase-{index}"] for index in range(len(style.PHASES))] == list(style.PHASES)

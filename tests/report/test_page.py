@@ -13,11 +13,11 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from PIL import Image
-from tests.report.made_up import HOSTILE_ESCAPED, make_hostile, unlabeled
+from tests.report.made_up import HOSTILE_ESCAPED, make_hostile
 
 from byov.evaluate.table import PUBLISHED
-from byov.report.content import TokenSelection
-from byov.report.page.render import fit_points, opening_frame, render_page
+from byov.report.content import Summary, TokenSelection
+from byov.report.page.render import GLOSSARY, fit_points, render_page, split_terms
 
 VOID = ("meta", "img", "input", "source")
 
@@ -85,11 +85,11 @@ def test_ids_anchors_and_headings(tree):
     assert all(after - before <= 1 for before, after in pairwise(levels))
 
 
-def test_each_picture_is_embedded_once(content, page):
+def test_each_clip_is_embedded_once(content, page):
     assert render_page(content) == page, "it should be deterministic"
-    pictures = [b64encode(jpeg).decode() for video in content.videos for jpeg in video.pictures]
-    assert [page.count(picture) for picture in pictures] == [1] * len(pictures)
-    assert len(page) - sum(map(len, pictures)) < 700_000
+    clips = [b64encode(video.clip.mp4).decode() for video in content.videos]
+    assert [page.count(clip) for clip in clips] == [1] * len(clips)
+    assert len(page) - sum(map(len, clips)) < 700_000
 
 
 def test_the_policy_allows_only_the_page_s_own_style_and_script(page):
@@ -97,6 +97,7 @@ def test_the_policy_allows_only_the_page_s_own_style_and_script(page):
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
     assert rules["default-src"] == "'none'"
     assert rules["img-src"] == "data:"
+    assert rules["media-src"] == "blob:"
     for tag in ("style", "script"):
         (text,) = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
         assert (
@@ -126,20 +127,42 @@ def test_sections_depend_on_the_method_and_its_embeddings(content, page):
     changed = render_page(other)
     assert section(changed, "progress") is None
     assert '"#progress"' not in changed
-    assert len(list(section(page, "failures").iter("img"))) == 1
-    assert len(list(section(changed, "failures").iter("img"))) == 0, (
+    stills = len(list(section(page, "failures").iter("img"))) - 1
+    assert len(list(section(changed, "failures").iter("img"))) == stills, (
         "the softmax of unit vectors is flat"
     )
     assert "unit length" in text(section(changed, "failures"))
 
 
-def test_the_opening_frame_without_labels_or_embeddings(content):
-    for videos, numbers in (
-        (content.videos, None),
-        (unlabeled(content).videos, np.zeros((74, 2), np.int8)),
-    ):
-        assert opening_frame(videos, numbers) == {"video": 0, "sample": 0, "other": 2}
-    assert opening_frame(content.videos[2:3], None) == {"video": 0, "sample": 0, "other": 0}
+def test_terms_have_tooltips_where_they_stand(page):
+    terms = [text(each) for each in section(page, "scores").iter("abbr")]
+    assert {"F1", "map@10", "Ego2Exo"} <= {*terms}
+    parts = [("<b> ", ""), ("F1", GLOSSARY["F1"]), (" in F10, ", ""), ("F1", ""), ("", "")]
+    assert split_terms("<b> F1 in F10, F1") == parts
+
+
+def test_the_top_states_the_numbers_and_where_the_run_is_worse(content, page):
+    header = Tree(page).root.find(".//header")
+    for sentence in (content.summary.sentence, *content.summary.compared, *content.summary.worse):
+        assert sentence in text(header)
+    unknown = replace(content, summary=Summary("Errors in seconds are unknown."))
+    header = Tree(render_page(unknown)).root.find(".//header")
+    assert [each.get("class") for each in header.iter("ul")] == []
+
+
+def test_curves_are_drawn_over_the_frames_of_each_video(content):
+    curves = section(render_page(content), "predictions").findall(".//svg")
+    assert [curve.get("data-video") for curve in curves] == ["0", "1", "2", "3"]
+    truth, clock, run, marker = curves[1]
+    points = np.array([point.split(",") for point in truth.get("points").split()], float)
+    assert len(points) == 45
+    np.testing.assert_allclose(points[:, 0], 100 * (np.arange(45) + 0.5) / 45, atol=0.06)
+    np.testing.assert_allclose(points[[0, -1], 1], [38, 2])
+    assert [each.get("class") for each in (clock, run, marker)] == ["by-clock", "run-0", "marker"]
+    few = replace(content, predictions=(None, *content.predictions[1:]))
+    shown = section(render_page(few), "predictions").findall(".//svg")
+    assert [curve.get("data-video") for curve in shown] == ["1", "2", "3"]
+    assert section(render_page(replace(content, predictions=())), "predictions") is None
 
 
 def test_tokens_are_in_the_row_of_their_ratio_and_the_column_of_their_frame(content):

@@ -1,8 +1,11 @@
-"""Tests of thumbnails: the right frames from the right files, or the reason why there are none."""
+"""Tests of clips and stills: the right frames from the right files, or the reason why there are
+none.
+"""
 
 import io
 import shutil
 
+import av
 import numpy as np
 import pytest
 from PIL import Image
@@ -14,22 +17,35 @@ from byov.cache.hdf5 import read_array
 from byov.data.dataset import FileSegment
 from byov.errors import CacheError, StaleError
 from byov.report.collect import attempt
-from byov.report.content import Unavailable
 from byov.report.pictures import (
     SourceVideos,
     darken_excluded,
-    decode_frames,
-    encode_pictures,
+    encode_video,
+    read_frames,
     token_selection,
 )
 
 
-def test_each_picture_shows_its_frame_of_its_video(collected):
+def decode(clip):
+    """Decode the frames of a clip, with their times."""
+    with av.open(io.BytesIO(clip.mp4)) as container:
+        frames = list(container.decode(video=0))
+    assert all(frame.key_frame for frame in frames[::8]), "seeking needs frequent keyframes"
+    return [(frame.time, frame.to_ndarray(format="rgb24").astype(int)) for frame in frames]
+
+
+def test_clips_and_stills_show_the_frames_of_their_video(collected):
     seeds = {f"{view}/{video_id}": seed for seed, (video_id, view, _, _) in enumerate(VIDEOS)}
     for video in collected.videos:
-        assert len(video.pictures) == len(video.samples)
-        for frame, jpeg in zip(video.samples, video.pictures, strict=True):
-            pixels = np.asarray(Image.open(io.BytesIO(jpeg))).astype(int)
+        decoded = decode(video.clip)
+        assert (video.clip.stride, len(decoded)) == (1, video.frames)
+        assert [time for time, _ in decoded] == pytest.approx(np.arange(video.frames) / 25)
+        assert video.middle in video.pictures
+        stills = [
+            (frame, np.asarray(Image.open(io.BytesIO(jpeg))).astype(int))
+            for frame, jpeg in video.pictures.items()
+        ]
+        for frame, pixels in [*enumerate(pixels for _, pixels in decoded), *stills]:
             assert pixels.shape == (64, 96, 3)
             assert np.abs(pixels[8:-8, 8:40] - gray_of(frame)).max() <= 5, (video.name, frame)
             np.testing.assert_allclose(
@@ -39,15 +55,15 @@ def test_each_picture_shows_its_frame_of_its_video(collected):
 
 def test_all_frames_that_the_parts_refer_to_have_pictures(collected):
     refs = [ref for strip in collected.strips for ref in strip]
-    refs += [*collected.projection.frames, collected.failures.reference]
+    refs += [collected.failures.reference] * (collected.failures.similarity is None)
     refs += [ref for worst in collected.failures.worst for pair in worst.pairs for ref in pair]
     refs += [(tokens.video, frame) for tokens in collected.tokens for frame in tokens.frames]
-    assert all(frame in collected.videos[video].samples for video, frame in refs)
+    assert all(frame in collected.videos[video].pictures for video, frame in refs)
 
 
 def test_frames_of_a_segment_are_counted_from_its_start(tmp_path):
     path = write_video(tmp_path / "long.mp4", 20, options={"g": "4"})
-    pixels = decode_frames(path, (1, 3), segment=FileSegment(14, 19, "f"))
+    pixels = np.stack([*read_frames(path, (1, 3), segment=FileSegment(14, 19, "f"))])
     np.testing.assert_allclose(pixels.mean((1, 2, 3)), [20 + 10 * 15, 20 + 10 * 17], atol=2)
 
 
@@ -55,27 +71,25 @@ def test_large_frames_are_scaled_down(tmp_path):
     path = write_video(
         tmp_path / "wide.mp4", make_frames(5, width=400, height=202), options={"crf": "8"}
     )
-    frames = decode_frames(path, (1, 4), area=200 * 101)
-    assert frames.shape == (2, 101, 200, 3)
+    frames = np.stack([*read_frames(path, (1, 4), area=200 * 101)])
+    assert frames.shape == (2, 100, 200, 3), "H.264 requires even sizes"
     for pixels, frame in zip(frames, (1, 4), strict=True):
         assert np.abs(pixels[8:-8, 8:80].astype(int) - gray_of(frame)).max() <= 4
 
 
-def test_pictures_fit_their_budget():
-    noise = np.random.default_rng(0).integers(0, 255, (4, 60, 80, 3), np.uint8)
-    videos = [noise, Unavailable("gone"), noise]
-    whole = encode_pictures(videos, 10**9)
-    assert whole[1] == Unavailable("gone")
-    total = sum(map(len, (*whole[0], *whole[2])))
-    smaller = encode_pictures(videos, total // 3)
-    assert sum(map(len, (*smaller[0], *smaller[2]))) <= total // 3
-    sizes = [
-        Image.open(io.BytesIO(jpeg)).size for jpeg in (whole[0][0], smaller[0][0], smaller[2][3])
-    ]
-    assert sizes[0] == (80, 60)
-    assert sizes[1] == sizes[2]
-    assert sizes[1][0] < 70
-    assert sizes[1][0] / sizes[1][1] == pytest.approx(80 / 60, rel=0.05)
+def test_clips_fit_their_budget_and_have_every_nth_frame():
+    random = np.random.default_rng(0)
+    noise = random.integers(0, 255, (100, 60, 80, 3), np.uint8)
+    whole, stills = encode_video(enumerate(noise), 1, {3, 50}, 10**5)
+    assert len(whole.mp4) > 3 * 500 * len(noise)
+    np.testing.assert_array_equal([stills[3], stills[50]], noise[[3, 50]])
+    small, _ = encode_video(enumerate(noise), 1, (), 500)
+    assert len(small.mp4) < 1.4 * 500 * len(noise)
+    gray = [np.full((16, 16, 3), 60 + 5 * frame, np.uint8) for frame in range(20)]
+    every, _ = encode_video(enumerate(gray), 3, (), 10**5)
+    assert every.stride == 3
+    shown = [pixels.mean() for _, pixels in decode(every)]
+    assert shown == pytest.approx([60 + 5 * frame for frame in range(0, 20, 3)], abs=3)
 
 
 def test_tokens_are_dark_where_the_ratio_excludes_them(collected, shared_project):
@@ -109,11 +123,8 @@ def test_tokens_without_a_grid(project, tokens_of_frame):
     writer.append(rows)
     writer.finish_video(header.provenance, fps=header.fps, truncated=False)
     video = [segment.name for segment in data.segments].index("ego/test_ego_1")
-    pixels = np.zeros((1, 4, 4, 3), np.uint8)
-    assert (
-        "do not form a square grid"
-        in attempt(token_selection, data, video, (0,), (0,), pixels).reason
-    )
+    pixels = {0: np.zeros((4, 4, 3), np.uint8)}
+    assert "do not form a square grid" in attempt(token_selection, data, video, pixels).reason
 
 
 @pytest.fixture
@@ -166,9 +177,9 @@ def test_files_that_do_not_decode(tmp_path):
     (tmp_path / "text.mp4").write_text("no video")
     short = write_video(tmp_path / "short.mp4", make_frames(3))
     with pytest.raises(CacheError, match=r"^text\.mp4"):
-        decode_frames(tmp_path / "text.mp4", (0,))
+        next(read_frames(tmp_path / "text.mp4", (0,)))
     with pytest.raises(CacheError, match=r"short\.mp4 has 3 frames"):
-        decode_frames(short, (0, 3))
+        list(read_frames(short, (0, 3)))
 
 
 def test_features_that_the_run_did_not_embed_are_refused(project):
