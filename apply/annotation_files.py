@@ -4,6 +4,8 @@ annotations.csv   events, one row per occurrence, in the format of byov-extract 
 frames.csv        progress, phase and confidence of each frame (or frames.parquet)
 captions/*.vtt    phases as subtitles
 annotations.json  confidence, problems, and what the annotations were computed from
+
+Episodes of LeRobot datasets are also written into the files described in `lerobot_files.py`.
 """
 
 import csv
@@ -22,6 +24,7 @@ import numpy as np
 
 from byov.apply.annotate import UNCERTAIN_TIME, Annotation, Annotator
 from byov.apply.annotated_videos import AnnotatedVideo, AnnotatedVideos
+from byov.apply.lerobot_files import LeRobotAnnotations, LeRobotVideos
 from byov.cache.atomic import replacing, write_text
 from byov.cache.digests import SCHEMA_VERSION
 from byov.cache.layout import CAPTIONS_NAME, EVENTS_NAME, SUMMARY_NAME
@@ -49,6 +52,7 @@ def write_annotations(
     folder: Path | None = None,
     *,
     root: Path | None = None,
+    lerobot: LeRobotVideos | None = None,
 ) -> dict[str, Any]:
     """Annotate videos and write the results. Each file appears whole or not at all.
 
@@ -57,15 +61,20 @@ def write_annotations(
         frames_path: Table of frames, .csv or .parquet.
         folder: Folder of the other files. Default: write only the table of frames.
         root: Folder that the paths in the table of events are relative to. Default: `folder`.
+        lerobot: LeRobot dataset with the videos, for which files are written into `folder`, too.
 
     Returns:
         Contents of annotations.json.
     """
+    episodes = None if lerobot is None else LeRobotAnnotations(lerobot)
     rows: list[Sequence[str]] = []
     described: list[dict[str, Any]] = []
     with open_frame_table(frames_path) as table:
         for video in videos:
-            table.write(frame_columns(video))
+            columns = frame_columns(video)
+            table.write(columns)
+            if episodes is not None:
+                episodes.add(columns)
             rows += event_rows(video, root or folder or Path())
             described.append(describe(video))
             if folder is not None and videos.annotator.phase_names:
@@ -78,6 +87,8 @@ def write_annotations(
         "failures": videos.failures,
     }
     if folder is not None:
+        if episodes is not None:
+            summary["lerobot"] = episodes.write(folder, summary["run"])
         write_text(folder / EVENTS_NAME, to_csv([EVENT_COLUMNS, *rows]))
         write_text(folder / SUMMARY_NAME, json.dumps(summary, indent=1) + "\n")
     return summary

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from byov.apply.annotation_files import write_annotations
     from byov.apply.arrays import VideoArrays, load_features
     from byov.apply.export import export_run
+    from byov.apply.lerobot_files import LeRobotVideos, list_episodes
     from byov.apply.moments import find_moment, write_moments
     from byov.apply.run import Run, load_run, train_run
     from byov.errors import ByovError, Interrupted
@@ -43,6 +44,7 @@ __all__ = [
     "EvaluationOptions",
     "ExtractedFeatures",
     "Interrupted",
+    "LeRobotVideos",
     "Run",
     "VideoArrays",
     "__version__",
@@ -51,6 +53,7 @@ __all__ = [
     "extract_features",
     "extract_plan",
     "find_moment",
+    "list_episodes",
     "list_videos",
     "load_encoder",
     "load_features",
@@ -74,6 +77,7 @@ _NAMES = {
     "byov.apply.annotation_files": ("write_annotations",),
     "byov.apply.arrays": ("VideoArrays", "load_features"),
     "byov.apply.export": ("export_run",),
+    "byov.apply.lerobot_files": ("LeRobotVideos", "list_episodes"),
     "byov.apply.moments": ("find_moment", "write_moments"),
     "byov.apply.run": ("Run", "load_run", "train_run"),
     "byov.errors": ("ByovError", "Interrupted"),

@@ -35,6 +35,7 @@ FRAMES_NAME = "frames.csv"
 SUMMARY_NAME = "annotations.json"
 REVIEW_NAME = "review.html"
 CAPTIONS_NAME = "captions"
+PROGRESS_NAME = "progress.parquet"
 MOMENTS_NAME = "moments.csv"
 SHEET_NAME = "moments.jpg"
 

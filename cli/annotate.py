@@ -4,8 +4,9 @@ import json
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +18,7 @@ from byov.cache.layout import (
     EVENTS_NAME,
     FRAMES_NAME,
     MOMENTS_NAME,
+    PROGRESS_NAME,
     REVIEW_NAME,
     SHEET_NAME,
     SUMMARY_NAME,
@@ -52,19 +54,37 @@ TABLE_SUFFIXES = (".csv", ".parquet")
 SHOWN = 10  # number of videos listed after the command
 RESUME = "interrupted; features of finished videos are kept; run the same command to resume"
 
+lerobot_option = partial(typer.Option, rich_help_panel="LeRobot datasets")
+
 main = App()
 
 
 @main.command()
 def annotate(
-    videos: Annotated[
-        list[Path], typer.Argument(help="Video files or folders of videos.", show_default=False)
-    ],
     out: Annotated[
         Path,
         typer.Option("--out", "-o", help="Output folder, or .csv or .parquet table of frames."),
     ],
+    videos: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Video files or folders of videos.", show_default=False),
+    ] = None,
     run: RunOption = None,
+    lerobot: Annotated[
+        Path | None, lerobot_option(help="Folder of a LeRobot dataset, instead of videos.")
+    ] = None,
+    camera: Annotated[
+        str | None,
+        lerobot_option(
+            metavar="KEY",
+            help="Key of the camera.",
+            show_default="the only one, or the one that the run was trained on",
+        ),
+    ] = None,
+    task: Annotated[
+        str | None,
+        lerobot_option(help="Task, or a unique part of its text; required if there are several."),
+    ] = None,
     labels: Annotated[
         Path | None,
         typer.Option(
@@ -109,31 +129,32 @@ def annotate(
 
     Writes annotations.csv (events, to edit and to pass to byov-extract --manifest), frames.csv
     (every frame), annotations.json (confidence, and what to check), captions/ (subtitles) and
-    review.html (a page to check and correct events).
+    review.html (a page to check and correct events). For a LeRobot dataset, also writes
+    progress.parquet and, with labels, meta/ (phases as subtasks).
     """
     cli_videos.keep_freed_memory()
     started = time.monotonic()
     cluster_options = parse_cluster(cluster, workers, cpus_per_worker, gpus_per_worker, device)
     is_table = out.suffix.lower() in TABLE_SUFFIXES and not out.is_dir()
-    listed = byov.list_videos(videos, view)
-    if not listed:
-        raise UsageError(f"{videos[0]}: no videos in this folder.")
     folder = out.parent if is_table else out
-    names = [MOMENTS_NAME, SHEET_NAME] if find else [EVENTS_NAME, SUMMARY_NAME, FRAMES_NAME]
-    if review and not find:
-        names.append(REVIEW_NAME)
+    _check_source(out, lerobot, {"VIDEOS": videos, "--find": find}, [camera, task])
+    loaded = byov.Run(choose_run(runs_dir, run), features_dir, device, encoder)
+    episodes = (
+        None
+        if lerobot is None
+        else byov.list_episodes(loaded, lerobot, camera, task, view or "ego")
+    )
+    listed = [*episodes.videos] if episodes else _list_videos(videos, view)
+    names = _output_names(find=bool(find), review=review, lerobot=lerobot is not None)
     outputs = [out] if is_table else [folder / name for name in names]
     check_outputs(outputs, [video.path for video in listed], overwrite=overwrite)
-    root = _common_folder(listed)
+    root = lerobot or _common_folder(listed)
     given = None if labels is None else read_labels(labels, root)
     query = None if find is None else _parse_moment(find, listed, view)
-    record = choose_run(runs_dir, run)
-    note_unfinished([record])
-
+    note_unfinished([loaded.record])
     policy = DecodingPolicy(on_truncated, on_corrupt, max_pixels)
 
     def work(stop: Stop = never) -> dict[str, Any]:
-        loaded = byov.Run(record, features_dir, device, encoder)
         annotated = byov.AnnotatedVideos(
             loaded,
             listed,
@@ -154,7 +175,7 @@ def annotate(
             }
         frames_path = out if is_table else folder / FRAMES_NAME
         summary = byov.write_annotations(
-            annotated, frames_path, None if is_table else folder, root=root
+            annotated, frames_path, None if is_table else folder, root=root, lerobot=episodes
         )
         has_order = annotated.annotator.is_ordered or not summary["phases"]
         if review and has_order and not is_table:
@@ -176,6 +197,43 @@ def annotate(
     else:
         _print_summary(summary, out, root)
     raise typer.Exit(FAILED if summary["failures"] else 0)
+
+
+def _output_names(*, find: bool, review: bool, lerobot: bool) -> list[str]:
+    if find:
+        return [MOMENTS_NAME, SHEET_NAME]
+    names = [EVENTS_NAME, SUMMARY_NAME, FRAMES_NAME]
+    return names + review * [REVIEW_NAME] + lerobot * [PROGRESS_NAME]
+
+
+def _check_source(
+    out: Path, lerobot: Path | None, others: Mapping[str, Any], details: Sequence[str | None]
+) -> None:
+    """Raise UsageError if --lerobot is given with `others` or an unsuitable output, or `details` is
+    given without it.
+    """
+    if lerobot is None:
+        if any(details):
+            raise UsageError("--camera and --task need --lerobot.")
+        return
+    for name, value in others.items():
+        if value:
+            raise UsageError(f"{name} cannot be combined with --lerobot.")
+    if out.suffix.lower() in TABLE_SUFFIXES and not out.is_dir():
+        raise UsageError(f"-o {out}: --lerobot writes several files. Pass a folder with -o.")
+    if out.resolve().is_relative_to(lerobot.resolve()):
+        raise UsageError(
+            f"-o {out}: inside of the dataset, which is never changed. Choose another folder."
+        )
+
+
+def _list_videos(paths: Sequence[Path] | None, view: View | None) -> list[Video]:
+    if not paths:
+        raise UsageError("no videos. Pass files and folders, or a dataset with --lerobot.")
+    videos = byov.list_videos(paths, view)
+    if not videos:
+        raise UsageError(f"{paths[0]}: no videos in this folder.")
+    return videos
 
 
 def _common_folder(videos: Sequence[Video]) -> Path:
@@ -229,11 +287,27 @@ def _print_summary(summary: dict[str, Any], out: Path, root: Path) -> None:
     if out.suffix.lower() in TABLE_SUFFIXES:
         print(printable(f"{out}: every frame"))
         return
-    print(printable(f"{out / EVENTS_NAME}: events; use them for training with"))
-    print(printable(f"  byov-extract --manifest {out / EVENTS_NAME} --videos {root}"))
+    if "lerobot" in summary:
+        _print_files(summary["lerobot"], out)
+        print(printable(f"{out / EVENTS_NAME}: events; edit them and pass them with --labels"))
+    else:
+        print(printable(f"{out / EVENTS_NAME}: events; use them for training with"))
+        print(printable(f"  byov-extract --manifest {out / EVENTS_NAME} --videos {root}"))
     print(printable(f"{out / FRAMES_NAME}: every frame"))
+    _print_review(summary, out)
+
+
+def _print_files(written: dict[str, Any], out: Path) -> None:
+    """Print the files for LeRobot."""
+    episodes = pluralize(written["annotated"], "episode")
+    print(printable(f"{out / PROGRESS_NAME}: progress of {episodes} of {written['episodes']}"))
+    for path in written["files"][1:]:
+        print(printable(f"{path}: subtasks"))
+
+
+def _print_review(summary: dict[str, Any], out: Path) -> None:
     if "reviewed" in summary:
         count = summary["reviewed"]
-        total = len(videos)
+        total = len(summary["videos"])
         shown = f" ({count} of {pluralize(total, 'video')})" if count < total else ""
         print(printable(f"{out / REVIEW_NAME}: check and correct the events in a browser{shown}"))

@@ -150,8 +150,8 @@ class LeRobot(DatasetReader):
                 f"{root}: {''.join(unknown[:1])}Choose a camera with --ego KEY or --exo KEY, or "
                 f"one with each, from {info.listed_cameras}."
             )
-        episodes = _of_task(root, list(read_episodes(root, info, tuple(keys.values()))), self.task)
-        usable = _usable_videos(root, episodes)
+        episodes = of_task(root, list(read_episodes(root, info, tuple(keys.values()))), self.task)
+        usable = usable_videos(root, episodes)
         views = {
             episode: [view for view, key in keys.items() if (episode, key) in usable]
             for episode in episodes
@@ -320,7 +320,7 @@ def _reason(error: Exception) -> str:
     return problem(error) if isinstance(error, ValidationError) else str(error).partition("\n")[0]
 
 
-def _of_task(root: Path, episodes: list[Episode], task: str | None) -> list[Episode]:
+def of_task(root: Path, episodes: list[Episode], task: str | None) -> list[Episode]:
     """Return the episodes of a task; `task` may be None if there is only one task."""
     counts = Counter(each for episode in episodes for each in episode.tasks)
     if task is None and not counts:
@@ -337,7 +337,7 @@ def _of_task(root: Path, episodes: list[Episode], task: str | None) -> list[Epis
     raise DatasetError(f"{root}: {reason}. Choose one with --task: {listed}.")
 
 
-def _usable_videos(root: Path, episodes: Sequence[Episode]) -> set[tuple[Episode, str]]:
+def usable_videos(root: Path, episodes: Sequence[Episode]) -> set[tuple[Episode, str]]:
     """Return (episode, camera key) of each video that exists and is not black; log the others."""
     videos = [(episode, key) for episode in episodes for key in episode.videos]
     with ThreadPoolExecutor() as pool:

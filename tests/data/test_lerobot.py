@@ -1,13 +1,13 @@
 """Tests of LeRobot datasets: synthetic ones, and real ones if they are in ../shared."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pyarrow
 import pytest
 from pyarrow import parquet
-from tests.factories import gray_images, write_file, write_video
+from tests.factories import gray_images, write_video
+from tests.lerobot import CAMERA, TOP, WRIST, write_lerobot
 
 from byov.data.dataset import WHOLE_FILE, FileSegment
 from byov.data.lerobot import LeRobot, read_episodes, read_info
@@ -15,11 +15,7 @@ from byov.data.video import FrameReader, probe
 from byov.errors import DatasetError
 
 SHARED = Path(__file__).parents[3] / "shared" / "lerobot"
-WRIST = "observation.images.wrist"
-TOP = "observation.images.top"
 FRAMES = 5  # number of frames per episode
-V2 = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
-V3 = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 
 
 @pytest.fixture
@@ -29,47 +25,9 @@ def make(tmp_path):
     """
 
     def write(version, tasks=("pour",) * 5, **changes):
-        root = tmp_path / "robot"
-        packed = version == "v3.0"
-        camera = {"dtype": "video", "shape": [48, 64, 3], "names": ["height", "width", "channels"]}
-        depth = camera | {"info": {"video.is_depth_map": True}}
-        features = {
-            WRIST: camera,
-            TOP: camera,
-            "depth": depth,
-            "action": {"dtype": "float32", "shape": [6]},
-        }
-        info = {"codebase_version": version, "fps": 10, "chunks_size": 1000, "features": features}
-        info |= {"video_path": V3 if packed else V2} | changes
-        write_file(root / "meta/info.json", json.dumps(info))
-        rows = [
-            {"episode_index": i, "tasks": [task], "length": FRAMES} for i, task in enumerate(tasks)
-        ]
-        for key in (WRIST, TOP):
-            if packed:
-                for i, row in enumerate(rows):
-                    row |= {f"videos/{key}/{field}_index": 0 for field in ("chunk", "file")}
-                    row |= {f"videos/{key}/from_timestamp": i * FRAMES / 10}
-                    # Time of the last frame.
-                    row |= {f"videos/{key}/to_timestamp": (i + 1) * FRAMES / 10 - 0.1}
-                images = (2 * gray_images(20))[: FRAMES * len(rows)]
-                write_video(
-                    root / f"videos/{key}/chunk-000/file-000.mp4", images, options={"g": "4"}
-                )
-            else:
-                for i in range(len(rows)):
-                    write_video(
-                        root / f"videos/chunk-000/{key}/episode_{i:06d}.mp4", gray_images(FRAMES)
-                    )
-        if packed:
-            path = root / "meta/episodes/chunk-000/file-000.parquet"
-            path.parent.mkdir(parents=True)
-            parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-        else:
-            write_file(
-                root / "meta/episodes.jsonl", "".join(json.dumps(row) + "\n" for row in rows)
-            )
-        return root
+        images = 2 * gray_images(20)
+        episodes = [images[i * FRAMES : (i + 1) * FRAMES] for i in range(len(tasks))]
+        return write_lerobot(tmp_path / "robot", version, episodes, tasks, **changes)
 
     return write
 
@@ -92,7 +50,7 @@ def test_episodes_are_pairs_of_the_two_cameras(make, version):
             round((image.mean() - 20) / 10)
             for image, _ in FrameReader(ego.path, segment=ego.segment).images()
         ]
-        first = FRAMES * i % 20 if version == "v3.0" else 0
+        first = FRAMES * i % 20
         assert grays == list(range(first, first + FRAMES))
         assert probe(ego.path, ego.segment).frames == FRAMES
         assert ego.segment == (FileSegment(i / 2, (i + 1) / 2) if version == "v3.0" else WHOLE_FILE)
@@ -160,9 +118,6 @@ def test_what_cannot_be_read_is_one_line(make, changes, settings, message):
     with pytest.raises(DatasetError, match=message) as error:
         read(make("v2.1", **changes), **settings)
     assert "\n" not in str(error.value)
-
-
-CAMERA = {"dtype": "video", "shape": [48, 64, 3], "names": ["height", "width", "channels"]}
 
 
 @pytest.mark.parametrize(
