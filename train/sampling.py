@@ -138,13 +138,14 @@ def pick_views(videos: Sequence[CachedVideo], reason: str) -> PickPair:
             raise TrainError(f"the train split has no {name} video, but {reason}")
     pairs = []
     for video in ego:
-        partners = [
-            other
-            for other in exo
-            if video.actions is None
-            or not set(video.actions).isdisjoint(other.actions or ())
-            or (video.pair is not None and video.pair == other.pair)
-        ]
+        partners = exo  # shared by all videos without action labels, which may be many
+        if video.actions is not None:
+            partners = [
+                other
+                for other in exo
+                if not set(video.actions).isdisjoint(other.actions or ())
+                or (video.pair is not None and video.pair == other.pair)
+            ]
         if partners:
             pairs.append((video, partners))
     if not pairs:
