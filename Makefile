@@ -22,7 +22,7 @@ help:
 	@echo "make test                       run the fast tests (SLOW=1: also slow ones, LONG=1: all; JOBS=n processes)"
 	@echo "make check                      run lint, type checks and tests"
 	@echo "make bench                      measure the speed and memory of each stage"
-	@echo "make chaos                      damage files and kill processes, and count what goes undetected"
+	@echo "make chaos                      damage files and disturb commands, and count which faults are survived"
 	@echo "make clean                      remove the environment and build files; keep data and results"
 
 setup: $(READY)

@@ -152,8 +152,10 @@ def test_a_run_that_does_not_exist(refused, finished):
     assert "byov-train" in refused("--resume")
 
 
-def test_a_run_that_exists_is_not_overwritten(refused, finished, tiny, reference):
-    assert "--run toy --resume" in refused(*START, *tiny)
+def test_a_run_that_exists_is_not_overwritten(byov_train, finished, reference):
+    ran = byov_train(*START, "--size", "paper")
+    assert "--run toy --resume" in ran.error()
+    assert "takes minutes" not in ran.err  # the advice on small models
     assert contents(finished) == contents(reference)
 
 
