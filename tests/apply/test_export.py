@@ -1,11 +1,15 @@
 """Tests of byov-export: outputs of exported files compared with PyTorch, and error messages."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
 import byov
 from byov.apply import export
+from byov.apply.references import read_training_frames
+from byov.evaluate.transfer import ReferenceFrames
 from byov.train.methods.base import build_method
 from byov.train.registry import resolve
 
@@ -69,7 +73,41 @@ def test_pt2_files_take_any_length(byov_export, trained, tmp_path):
     torch.testing.assert_close(program(features), torch.from_numpy(run.embed(features)))
 
 
+@pytest.mark.parametrize("suffix", [pytest.param("onnx", marks=pytest.mark.slow), "pt2"])
+def test_progress_is_that_of_the_nearest_training_frames(byov_export, trained, tmp_path, suffix):
+    out = tmp_path / f"model.{suffix}"
+    ran = byov_export("toy", out, "--progress", "--features-dir", trained / "features", "--json")
+    assert ran.code == 0, ran
+    folders = {"runs_dir": trained / "runs", "features_dir": trained / "features"}
+    run = byov.load_run("toy", device="cpu", **folders)
+    features = np.random.default_rng(0).normal(size=(23, 128)).astype(np.float32)
+    if suffix == "onnx":
+        session = onnxruntime.InferenceSession(out)
+        assert [output.name for output in session.get_outputs()] == ["embeddings", "progress"]
+        embeddings, progress = session.run(None, {"features": features})
+    else:
+        outputs = torch.export.load(out).module()(torch.from_numpy(features))
+        embeddings, progress = (output.detach() for output in outputs)
+    np.testing.assert_allclose(embeddings, run.embed(features), atol=1e-4)
+    expected = read_training_frames(run).frames.predict_progress(run.embed(features))
+    np.testing.assert_allclose(progress, expected, atol=1e-4)
+
+
+def test_progress_is_not_compared_where_neighbors_are_tied():
+    run = byov.Run.__new__(byov.Run)
+    run.model = SimpleNamespace(embed=lambda features: features)
+    embeddings = np.array([[0.0], [1.0], [2.0]], np.float32)
+    references = ReferenceFrames(embeddings, np.array([0.0, 0.5, 1.0]), neighbors=1)
+    module = export._ProgressEstimator(run, references)
+    queries = torch.tensor([[0.2], [0.5], [1.5 + 1e-7], [1.8]])
+    progress = module.reference(queries)[1]
+    np.testing.assert_allclose(progress, [0, np.nan, np.nan, 1])
+    np.testing.assert_allclose(module(queries)[1][[0, 3]], [0, 1])
+
+
 def test_mistakes_are_one_line(byov_export, tmp_path, monkeypatch):
+    progress = byov_export("toy", tmp_path / "a.pt2", "--progress", "--features-dir", tmp_path)
+    assert str(tmp_path) in progress.error()
     assert "no such run" in byov_export("none", tmp_path / "a.onnx").error()
     assert ".onnx or .pt2" in byov_export("toy", tmp_path / "a.tflite").error()
     (tmp_path / "a.onnx").write_text("mine")
