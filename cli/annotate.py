@@ -99,9 +99,9 @@ def annotate(
         str | None,
         typer.Option(metavar="VIDEO@TIME", help="Find a moment, such as a.mp4@3.2s or a.mp4@48f."),
     ] = None,
-    review: Annotated[
-        bool, typer.Option("--review/--no-review", help="Write a page to check the events on.")
-    ] = True,
+    no_review: Annotated[
+        bool, typer.Option("--no-review", help="Do not write a page to check the events on.")
+    ] = False,
     view: Annotated[
         View | None,
         typer.Option(help="Camera view of the videos.", show_default="from the path, else ego"),
@@ -145,7 +145,7 @@ def annotate(
         else byov.list_episodes(loaded, lerobot, camera, task, view or "ego")
     )
     listed = [*episodes.videos] if episodes else _list_videos(videos, view)
-    names = _output_names(find=bool(find), review=review, lerobot=lerobot is not None)
+    names = _output_names(find=bool(find), review=not no_review, lerobot=lerobot is not None)
     outputs = [out] if is_table else [folder / name for name in names]
     check_outputs(outputs, [video.path for video in listed], overwrite=overwrite)
     root = lerobot or _common_folder(listed)
@@ -178,7 +178,7 @@ def annotate(
             annotated, frames_path, None if is_table else folder, root=root, lerobot=episodes
         )
         has_order = annotated.annotator.is_ordered or not summary["phases"]
-        if review and has_order and not is_table:
+        if has_order and not no_review and not is_table:
             summary["reviewed"] = byov.write_review(
                 annotated,
                 summary,
