@@ -110,7 +110,9 @@ def test_a_dry_run_names_missing_features_once(features, call, tmp_path):
     assert ran.code == 0
     assert ran.err.count(f"byov-extract --dataset charades_ego --encoder {CLIP}") == 1
     assert ran.err.count("byov-extract --dataset break_eggs --encoder microsoft/resnet-50") == 1
-    assert "r0.3-small-s0: cannot run (features are missing)" in ran.out
+    missing = ran.err.partition("features are missing: ")[2]
+    assert "microsoft/resnet-50 of break_eggs" in missing
+    assert "charades_ego" in missing
     assert re.search(r"\d+ runs: \d+ cannot run, \d+ to train; expected time: about ", ran.err)
 
 
