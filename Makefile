@@ -103,7 +103,8 @@ bench: $(READY)
 
 # Thousands of small files are synced, which is fast in memory.
 chaos: $(READY)
-	CHAOS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/chaos -q $(if $(wildcard /dev/shm),--basetemp=/dev/shm/byov-chaos) $(ARGS)
+	CHAOS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/chaos -q -o tmp_path_retention_policy=failed \
+	    $(if $(wildcard /dev/shm),--basetemp=/dev/shm/byov-chaos) $(ARGS)
 
 clean:
 	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
