@@ -238,7 +238,8 @@ def _list_videos(paths: Sequence[Path] | None, view: View | None) -> list[Video]
 
 def _common_folder(videos: Sequence[Video]) -> Path:
     """Return the folder that contains all videos."""
-    return Path(os.path.commonpath([video.path.absolute().parent for video in videos]))
+    folder = os.path.commonpath([video.path.absolute().parent for video in videos])
+    return Path(os.path.relpath(folder))
 
 
 def _parse_moment(text: str, videos: list[Video], view: View | None) -> tuple[Video, str]:
