@@ -43,7 +43,12 @@ function paint(canvas, video, frame) {
   canvas.dataset.frame = frame;
   painting = painting.then(async () => {
     if (!canvas.isConnected || Number(canvas.dataset.frame) !== frame) return;
-    showClipFrame(painter, clipOf(video), frame);
+    const shown = clipOf(video);
+    if (painter.src !== shown.clip) {
+      showClipFrame(painter, shown, frame);
+      await settled(painter);  // a seek that starts before the data have arrived can end at the first frame
+    }
+    showClipFrame(painter, shown, frame);
     await settled(painter);
     if (painter.readyState) canvas.getContext("2d").drawImage(painter, 0, 0, canvas.width, canvas.height);
   });

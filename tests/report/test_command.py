@@ -156,7 +156,10 @@ def test_reports_are_made_silently_in_threads(shared_project, collected, tmp_pat
         thread.start()
         thread.join()
     assert capfd.readouterr() == ("", "")
-    assert pages == [render_page(collected)]
+    pages.append(render_page(collected))
+    # The bytes of H.264 clips vary between runs on some CPUs.
+    texts = {re.sub(r"[A-Za-z0-9+/]{400,}=*", "", page) for page in pages}
+    assert len(texts) == 1
     assert (tmp_path / "figures" / "tsne.pdf").is_file()
     assert {number: signal.getsignal(number) for number in signal.valid_signals()} == handlers
 
