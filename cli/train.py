@@ -273,4 +273,7 @@ def main() -> None:
         processes.reports_error()  # tells the others that the error has been printed
     elif code in (FAILED, BAD_USAGE) and processes.reports_error():
         note(hidden.getvalue().strip().rpartition("\n")[2])
+    if not processes.is_main:
+        # PyTorch's threads sometimes abort a process that exits normally, which stops the others.
+        exit_now(code)
     sys.exit(code)
